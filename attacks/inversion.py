@@ -1,0 +1,98 @@
+"""Learning to invert a representation from people whose features and messages are both known."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from attacks.base import KNOWN_PAIRS, FeatureAttack, Requirement
+from vflaudit.core.baseline import no_message_fits
+from vflaudit.core.dataset import Array
+from vflaudit.core.games import RowGuess
+from vflaudit.core.regression import Fit, fits
+from vflaudit.core.view import View
+
+
+class RepresentationInversion(FeatureAttack):
+    """Regress features on messages from known pairs: ridge, kernel ridge or a small MLP, picked inside the pairs.
+
+    The server of SplitNN 'can collect samples of (activation, features) and train a model' (RAP section 3, case 3b).
+    The attack starts from the best guess without messages and corrects it by what the messages add; if held-out pairs
+    do not show that they add anything, it stays with that guess.
+    """
+
+    name: ClassVar[str] = "representation-inversion"
+    requires: ClassVar[tuple[Requirement, ...]] = (KNOWN_PAIRS,)
+    learners: tuple[Literal["ridge", "kernel", "mlp"], ...] = Field(
+        ("ridge", "kernel", "mlp"), description="regressors to choose from"
+    )
+
+    def attack(self, view: View, seed: int) -> dict[str, Any]:
+        features: dict[str, RowGuess] = {}
+        chosen: dict[str, str] = {}
+        for party in self.victims(view):
+            features[party], chosen[party] = self._invert(view, party, seed)
+        return {"features": features, "notes": {"regressor": chosen}}
+
+    def _invert(self, view: View, party: str, seed: int) -> tuple[RowGuess, str]:
+        samples = view.knowledge.samples
+        assert samples is not None and samples.handles is not None
+        sent, own = view.sent_by(party), view.own_columns()
+        usable = np.isin(samples.handles, sent.rows)
+        handles, targets = samples.handles[usable], samples.features[party][usable]
+        prior = _best_prior(no_message_fits(view, party, seed), own[handles], targets)
+        messages = sent.at(handles)
+        inputs = np.hstack([messages, own[handles]])
+        start = np.array(prior.predict(own[handles]))
+        options = [(fit, False) for fit in fits(inputs, targets, seed, learners=self.learners)]
+        if own.shape[1]:
+            # own columns may only add noise to a message that says it all
+            options += [(_widen(fit, messages.shape[1]), False) for fit in fits(messages, targets, seed, learners=("ridge", "kernel"))]
+        if view.knowledge.distribution is not None:
+            # the prior was fitted on other people, so its residuals on the pairs are honest targets
+            options += [(fit, True) for fit in fits(inputs, targets - start, seed, learners=("ridge", "kernel"))]
+        rows = sent.rows
+        base = np.array(prior.predict(own[rows]))
+        best = _beats(prior, options, targets)
+        if best is None:
+            return RowGuess(rows, base), f"no message ({prior.name})"
+        fit, residual = best
+        correction = fit.predict(np.hstack([sent.values, own[rows]]))
+        return RowGuess(rows, correction + base if residual else correction), fit.name
+
+
+def _widen(fit: Fit, width: int) -> Fit:
+    """A fit on the first `width` columns, as a function of all of them."""
+    return Fit(f"{fit.name} on messages", lambda new: fit.predict(new[:, :width]), fit.errors)
+
+
+def _best_prior(found: list[Fit], own: Array, targets: Array) -> Fit:
+    """The predictor without messages that does best on the pairs, if it clearly beats the mean.
+
+    Predictors fitted on other people are judged on the pairs out of sample, those fitted on the pairs by leave-one-out.
+    """
+    scored = []
+    for fit in found:
+        errors = fit.errors if fit.errors.shape == targets.shape else (targets - fit.predict(own)) ** 2
+        scored.append((Fit(fit.name, fit.predict, errors), False))
+    mean = next((fit for fit, _ in scored if fit.name == "mean"), scored[0][0])
+    better = _beats(mean, scored, targets)
+    return mean if better is None else better[0]
+
+
+def _relative(errors: Array, targets: Array) -> Array:
+    """Error per pair, each column in units of its variance."""
+    variance = targets.var(axis=0)
+    return (errors / np.where(variance > 1e-12, variance, 1.0)).mean(axis=1)
+
+
+def _beats(prior: Fit, options: list[tuple[Fit, bool]], targets: Array) -> tuple[Fit, bool] | None:
+    """The best option, if it beats the prior on held-out pairs by more than one standard error."""
+    if not options:
+        return None
+    best = min(options, key=lambda option: _relative(option[0].errors, targets).mean())
+    gain = _relative(prior.errors, targets) - _relative(best[0].errors, targets)
+    error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.inf
+    return best if gain.mean() > error else None

@@ -1,0 +1,45 @@
+"""A defense is a function at a named hook point of a protocol. Attacks are told which defenses are on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from vflaudit.core.config import Configurable
+from vflaudit.core.dataset import Array
+from vflaudit.core.randomness import stream
+
+Hook = Literal["features_out", "labels_out", "gradients_out"]
+
+
+class Defense(Configurable):
+    """Changes an array just before its owner sends it. `applies_to` names protocols; empty means any with the hook."""
+
+    hook: ClassVar[Hook]
+    applies_to: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def apply(self, values: Array, rng: np.random.Generator) -> Array:
+        """The protected array, same shape and dtype."""
+
+
+class Protection:
+    """All defenses of a run, each with its own random stream per party."""
+
+    def __init__(self, defenses: Sequence[Defense], seed: int) -> None:
+        self.defenses = tuple(defenses)
+        self._seed = seed
+        self._streams: dict[tuple[int, str], np.random.Generator] = {}
+
+    def __call__(self, hook: Hook, party: str, values: Array) -> Array:
+        """Pass an outgoing array through every defense at this hook, in the order they were given."""
+        for index, defense in enumerate(self.defenses):
+            if defense.hook == hook:
+                key = (index, party)
+                if key not in self._streams:
+                    self._streams[key] = stream(self._seed, "defense", index, defense.name, party)
+                values = defense.apply(values, self._streams[key])
+        return values

@@ -1,0 +1,77 @@
+"""Membership: tell rows that the model was trained on from rows of the same population that nobody held."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vflaudit.core import statistics as stats
+from vflaudit.core.dataset import Array
+from vflaudit.core.games.base import Game, Guess, Score
+from vflaudit.core.randomness import stream
+from vflaudit.core.run import Run
+from vflaudit.core.view import Challenge
+from vflaudit.errors import InputError
+
+
+class Membership(Game):
+    """Tell training rows from fresh rows of the population; scored by AUC and by TPR at 1% and 0.1% FPR."""
+
+    name: ClassVar[str] = "membership"
+    metric: ClassVar[str] = "auc"
+    candidates: int | None = None
+
+    def _draw(self, run: Run) -> tuple[Array, Array, Array]:
+        """(member rows, pool rows, shuffle): half members, half from the pool; the same whenever it is asked."""
+        pool = run.data.aux
+        members = run.data.aligned("train")
+        half = min(len(members), len(pool) if pool is not None else 0)
+        if self.candidates is not None:
+            half = min(half, self.candidates // 2)
+        if half < 2:
+            raise InputError("membership needs rows that no party holds: load the data with aux > 0")
+        rng = stream(run.seed, "game", self.name)
+        assert pool is not None
+        return (
+            rng.choice(members, half, replace=False),
+            rng.choice(len(pool), half, replace=False),
+            rng.permutation(2 * half),
+        )
+
+    def challenge(self, run: Run) -> Challenge:
+        """Candidates in random order, with features at every party and labels, as an attacker who knows the people has."""
+        members, strangers, order = self._draw(run)
+        pool = run.data.aux
+        assert pool is not None
+        features = {
+            party: np.concatenate([block.values[members], pool.blocks[party].values[strangers]])[order]
+            for party, block in run.data.blocks.items()
+        }
+        labels = np.concatenate([run.data.labels[members], pool.labels[strangers]])[order]
+        return Challenge(features, labels)
+
+    def secret(self, run: Run) -> Array:
+        """True for the candidates that were trained on."""
+        members, _, order = self._draw(run)
+        return (np.arange(2 * len(members)) < len(members))[order]
+
+    def score(self, run: Run, guess: Guess) -> Score:
+        """`guess.membership`: one score per candidate, higher means member. Chance is an AUC of 0.5."""
+        truth = self.secret(run)
+        scores = guess.membership
+        if scores is None or np.shape(scores) != truth.shape:
+            raise InputError(f"attack {guess.attack!r} must give one membership score for each of {len(truth)} candidates")
+        value, influence = stats.auc_influence(truth, scores)
+        low, high = stats.auc_interval(value, influence, int(truth.sum()), int((~truth).sum()))
+        metrics: dict[str, Any] = {"auc": value}
+        rng = stream(run.seed, "score", self.name)
+        accuracy, interval = stats.balanced_accuracy_split(truth, scores, rng)
+        metrics |= {"balanced_accuracy": accuracy, "balanced_accuracy_interval": list(interval)}
+        for label, rate in (("tpr_at_1%_fpr", 0.01), ("tpr_at_0.1%_fpr", 0.001)):
+            found = stats.tpr_at_fpr(truth, scores, rate, rng)
+            metrics[label] = None if found is None else found.tpr
+            metrics[f"{label}_interval"] = None if found is None else list(found.tpr_interval)
+        return self._score(
+            guess, party=None, score=value, baseline=0.5, interval=(low - 0.5, high - 0.5), rows=len(truth), metrics=metrics
+        )

@@ -1,0 +1,57 @@
+"""Re-identification: find a known person's row among the protocol's rows."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from vflaudit.core import statistics as stats
+from vflaudit.core.dataset import Array
+from vflaudit.core.games.base import Game, Guess, Score
+from vflaudit.core.randomness import stream
+from vflaudit.core.run import Run
+from vflaudit.core.view import Challenge
+from vflaudit.errors import InputError
+
+
+class Reidentification(Game):
+    """Find the rows of known people at one party; scored by the share found against guessing (1/N)."""
+
+    name: ClassVar[str] = "reidentification"
+    metric: ClassVar[str] = "hit_rate"
+    needs_party: ClassVar[bool] = True
+    party: str
+    candidates: int = 50
+
+    def secret(self, run: Run) -> Array:
+        """The handles of the candidates; drawn apart from any known samples."""
+        train = run.data.aligned("train")
+        if not 1 <= self.candidates <= len(train):
+            raise InputError(f"candidates={self.candidates}: there are {len(train)} training rows")
+        return stream(run.seed, "game", self.name, self.party).permutation(train)[: self.candidates]
+
+    def challenge(self, run: Run) -> Challenge:
+        """The candidates' feature rows at the party."""
+        return Challenge({self.party: run.data.block(self.party).values[self.secret(run)]})
+
+    def score(self, run: Run, guess: Guess) -> Score:
+        """`guess.matches`: one row handle per candidate. A person whose row is a duplicate counts if any copy is named."""
+        truth = self.secret(run)
+        if guess.matches is None or np.shape(guess.matches) != truth.shape:
+            raise InputError(f"attack {guess.attack!r} must name one row for each of {len(truth)} candidates")
+        values = run.data.block(self.party).values
+        total = len(run.data.aligned("train"))
+        hits = (values[np.asarray(guess.matches)] == values[truth]).all(axis=1)
+        train = values[run.data.aligned("train")]
+        chance = float(np.mean([(train == values[row]).all(axis=1).sum() / total for row in truth]))
+        low, high = stats.clopper_pearson(int(hits.sum()), len(hits))
+        return self._score(
+            guess,
+            party=self.party,
+            score=float(hits.mean()),
+            baseline=chance,
+            interval=(low - chance, high - chance),
+            rows=len(truth),
+            metrics={"hit_rate": float(hits.mean()), "candidates": len(truth), "rows": total},
+        )

@@ -1,0 +1,97 @@
+"""One execution of a protocol, and the only door through which an attack may look at it: `run.view(adversary)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vflaudit.core.adversary import Adversary
+from vflaudit.core.costs import Costs
+from vflaudit.core.dataset import Array, Column, VerticalDataset, frozen
+from vflaudit.core.transcript import Transcript
+from vflaudit.core.view import Challenge, View
+from vflaudit.errors import unknown
+
+
+@dataclass(frozen=True)
+class ProtocolSpec:
+    """What is public about a run: the protocol, its parameters, who takes part, which columns each party contributes."""
+
+    protocol: str
+    parameters: Mapping[str, Any]
+    parties: tuple[str, ...]
+    columns: Mapping[str, tuple[Column, ...]]
+    task: str
+    classes: tuple[str, ...]
+    label_owner: str
+    rows: int
+    standardised: bool
+
+
+@dataclass(frozen=True, eq=False)
+class PartyState:
+    """What one party privately holds: its own columns, its labels, its model parameters."""
+
+    features: Array | None = None
+    present: Array | None = None
+    labels: Array | None = None
+    parameters: Mapping[str, Array] = field(default_factory=dict)
+
+    def copy(self) -> PartyState:
+        """A deep copy that shares no memory with anything."""
+
+        def own(array: Array | None) -> Array | None:
+            return None if array is None else frozen(array)
+
+        parameters = {name: frozen(value) for name, value in self.parameters.items()}
+        return PartyState(own(self.features), own(self.present), own(self.labels), parameters)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model: per-party features in, class probabilities (rows, classes) or predicted values (rows,) out."""
+
+    predict: Callable[[Mapping[str, Array]], Array]
+    parameters: Mapping[str, Array] = field(default_factory=dict)
+
+    def release(self, *, white_box: bool) -> Model:
+        """What an outsider gets: the function, and the parameters only if white-box."""
+        return Model(self.predict, dict(self.parameters) if white_box else {})
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished execution. `data` is what the protocol worked on: encoded, under the protocol's party names."""
+
+    spec: ProtocolSpec
+    data: VerticalDataset
+    transcript: Transcript
+    states: Mapping[str, PartyState]
+    model: Model
+    costs: Costs
+    utility: Mapping[str, float]
+    seed: int
+
+    def view(self, adversary: Adversary, *, challenge: Challenge | None = None, messages: bool = True) -> View:
+        """Exactly what this adversary sees: its parties' messages and states, its knowledge, the game's challenge.
+
+        `messages=False` leaves the transcript out: what the same adversary had without the protocol (the baseline).
+        """
+        for party in adversary.corrupts:
+            if party not in self.spec.parties:
+                raise unknown(f"party of {self.spec.protocol!r}", party, self.spec.parties)
+        return View(
+            adversary=adversary,
+            spec=self.spec,
+            transcript=self.transcript.only(adversary.corrupts) if messages else Transcript(),
+            states={party: self.states[party].copy() for party in sorted(adversary.corrupts) if party in self.states},
+            knowledge=adversary.learn(self),
+            challenge=challenge,
+        )
+
+    def score_rows(self, adversary: Adversary) -> Array:
+        """Training rows that the adversary did not know beforehand."""
+        return np.setdiff1d(self.data.aligned("train"), adversary.known_rows(self))

@@ -1,0 +1,104 @@
+"""What every protocol shares: preparing the data, opening the wire, closing the run."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from defenses.base import Defense, Protection
+from vflaudit.core.config import Configurable
+from vflaudit.core.dataset import VerticalDataset
+from vflaudit.core.preprocess import encode
+from vflaudit.core.run import Model, PartyState, ProtocolSpec, Run
+from vflaudit.core.transcript import Recording, Transcript
+from vflaudit.core.wire import Wire
+from vflaudit.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """What a protocol works with while it runs."""
+
+    data: VerticalDataset
+    wire: Wire
+    protect: Protection
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a protocol leaves behind besides its messages."""
+
+    states: Mapping[str, PartyState]
+    model: Model
+    utility: Mapping[str, float]
+
+
+class Protocol(Configurable):
+    """A published system. Fields are its parameters, with the paper's values as defaults."""
+
+    corrupts: ClassVar[frozenset[str]] = frozenset({"server"})
+    hooks: ClassVar[frozenset[str]] = frozenset()
+    standardise: bool = True
+
+    def default_corrupts(self) -> frozenset[str]:
+        """Whom the audit corrupts if nobody is named."""
+        return self.corrupts
+
+    def prepare(self, data: VerticalDataset) -> VerticalDataset:
+        """The data under the protocol's party names, encoded as the protocol's input."""
+        return encode(data, standardise=self.standardise)
+
+    @abstractmethod
+    def parties(self, data: VerticalDataset) -> tuple[str, ...]:
+        """Everybody who takes part, for prepared data."""
+
+    @abstractmethod
+    def execute(self, session: Session) -> Outcome:
+        """Run the protocol; parties talk only through `session.wire`."""
+
+    def run(
+        self,
+        data: VerticalDataset,
+        *,
+        seed: int = 0,
+        defenses: Sequence[Defense] = (),
+        recording: Recording | None = None,
+    ) -> Run:
+        """Train and serve once. The same data and seed give the same messages, byte for byte."""
+        for defense in defenses:
+            fits = not defense.applies_to or self.name in defense.applies_to
+            if defense.hook not in self.hooks or not fits:
+                raise InputError(f"defense {defense.name!r} does not apply to protocol {self.name!r}")
+        prepared = self.prepare(data)
+        parties = self.parties(prepared)
+        transcript = Transcript(recording or Recording.all(), population=len(prepared))
+        wire = Wire(parties, transcript)
+        outcome = self.execute(Session(prepared, wire, Protection(defenses, seed), seed))
+        return Run(
+            spec=self.spec(prepared, parties, defenses),
+            data=prepared,
+            transcript=transcript,
+            states=outcome.states,
+            model=outcome.model,
+            costs=wire.costs,
+            utility=outcome.utility,
+            seed=seed,
+        )
+
+    def spec(self, data: VerticalDataset, parties: tuple[str, ...], defenses: Sequence[Defense]) -> ProtocolSpec:
+        """What is public about a run on this data."""
+        return ProtocolSpec(
+            protocol=self.name,
+            parameters=self.parameters()
+            | {"defenses": [{"name": defense.name, **defense.parameters()} for defense in defenses]},
+            parties=parties,
+            columns={party: block.columns for party, block in data.blocks.items()},
+            task=data.task,
+            classes=data.classes,
+            label_owner=data.label_owner,
+            rows=len(data),
+            standardised=data.standardised,
+        )
