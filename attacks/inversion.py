@@ -49,7 +49,10 @@ class RepresentationInversion(FeatureAttack):
         options = [(fit, False) for fit in fits(inputs, targets, seed, learners=self.learners)]
         if own.shape[1]:
             # own columns may only add noise to a message that says it all
-            options += [(_widen(fit, messages.shape[1]), False) for fit in fits(messages, targets, seed, learners=("ridge", "kernel"))]
+            options += [
+                (_widen(fit, messages.shape[1]), False)
+                for fit in fits(messages, targets, seed, learners=("ridge", "kernel"))
+            ]
         if view.knowledge.distribution is not None:
             # the prior was fitted on other people, so its residuals on the pairs are honest targets
             options += [(fit, True) for fit in fits(inputs, targets - start, seed, learners=("ridge", "kernel"))]

@@ -8,9 +8,13 @@ import numpy as np
 from pydantic import Field
 
 from attacks.base import KNOWN_PAIRS, FeatureAttack, Requirement
+from vflaudit.core.baseline import known_mean
 from vflaudit.core.dataset import Array
 from vflaudit.core.games import RowGuess
 from vflaudit.core.view import View
+
+CONVINCING = 0.05  # relative error of left-out rows below which a lower rank is believed
+NO_SIGNAL = 0.9  # relative error above which left-out rows are as good as unpredicted
 
 
 class KnownSampleReconstruction(FeatureAttack):
@@ -38,7 +42,12 @@ class KnownSampleReconstruction(FeatureAttack):
             solved = {option: solve(_with(known, option), targets) for option in options}
             option = min(options, key=lambda choice: solved[choice][1])
             solution, errors[party] = solved[option]
-            features[party] = RowGuess(sent.rows, _with(sent.values, option) @ solution)
+            if solution is None:
+                mean = known_mean(view, party)
+                values = np.tile(targets.mean(axis=0) if mean is None else mean, (len(sent.rows), 1))
+            else:
+                values = _with(sent.values, option) @ solution
+            features[party] = RowGuess(sent.rows, values)
         verified = bool(errors) and max(errors.values()) < self.tolerance
         return {"features": features, "verified": verified, "notes": {"left_out_relative_error": errors}}
 
@@ -47,19 +56,33 @@ def _with(values: Array, intercept: bool) -> Array:
     return np.hstack([values, np.ones((len(values), 1))]) if intercept else values
 
 
-def solve(x: Array, y: Array) -> tuple[Array, float]:
-    """Least squares at the rank that predicts left-out rows best, and the relative error of those predictions.
+def solve(x: Array, y: Array) -> tuple[Array | None, float]:
+    """The linear map from x to y, and the relative error of known rows that are predicted from the others.
 
-    Messages are float32 and networks drift while they train, so the smallest singular values may be noise. At rank r
-    the left-out residual is r_i / (1 - h_i) with the hat diagonal h; a row with h_i = 1 determines itself alone and
-    proves nothing. Without two rows that prove something the answer is the solution of least norm, error infinite.
+    Messages are float32 and networks drift while they train, so the smallest singular values may be noise: where
+    left-out rows are predicted convincingly at some rank, that rank is used. Where they are predicted in part, there
+    are too few rows to tell, and the solution of least norm is taken (RAP case 3a). Where they are not predicted at
+    all, there is no linear map to be found: None.
     """
     left, values, right = np.linalg.svd(x, full_matrices=False)
     rank = int((values > values[0] * 1e-12).sum()) if values.size and values[0] > 0 else 0
-    best, error = rank, np.inf
-    residual, slack = y.copy(), np.ones(len(x))
-    for r in range(1, rank + 1):
-        vector = left[:, r - 1]
+    best, error = _best_rank(left[:, :rank], y)
+    if error >= NO_SIGNAL and len(x) >= 4:
+        return None, error
+    if error > CONVINCING and len(x) <= x.shape[1]:
+        best = rank
+    return right[:best].T @ ((left[:, :best].T @ y) / values[:best, None]), error
+
+
+def _best_rank(left: Array, y: Array) -> tuple[int, float]:
+    """The rank with the smallest leave-one-out error, relative to the spread of y.
+
+    At rank r the left-out residual is r_i / (1 - h_i) with the hat diagonal h; a row with h_i = 1 determines itself
+    alone and proves nothing, and one such row is not enough.
+    """
+    best, error = left.shape[1], np.inf
+    residual, slack = y.copy(), np.ones(len(y))
+    for rank, vector in enumerate(left.T, start=1):
         residual = residual - np.outer(vector, vector @ y)
         slack = slack - vector**2
         proven = slack > 1e-6
@@ -68,9 +91,5 @@ def solve(x: Array, y: Array) -> tuple[Array, float]:
         size = np.linalg.norm(y[proven] - y.mean(axis=0)) or 1.0
         found = float(np.linalg.norm(residual[proven] / slack[proven, None]) / size)
         if found < error:
-            best, error = r, found
-    inverse = right[:best].T @ ((left[:, :best].T @ y) / values[:best, None])
-    # too few rows to tell which rank is right: keep everything, as the paper's case 3a does
-    if error >= 1:
-        inverse, error = right[:rank].T @ ((left[:, :rank].T @ y) / values[:rank, None]), np.inf
-    return inverse, error
+            best, error = rank, found
+    return best, error

@@ -1,4 +1,4 @@
-"""Composable protections at named hook points. `defenses.GaussianNoise` and registered plug-ins are loaded on first use."""
+"""Composable protections at named hook points; `defenses.GaussianNoise` and plug-ins are loaded on first use."""
 
 from __future__ import annotations
 

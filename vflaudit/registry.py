@@ -35,7 +35,7 @@ def registered(kind: str) -> dict[str, EntryPoint]:
     for point in entry_points(group=f"vflaudit.{kind}"):
         if point.name in found and found[point.name].value != point.value:
             raise InputError(
-                f"two installed packages register {kind[:-1]} {point.name!r}: {found[point.name].value} and {point.value}"
+                f"two packages register {kind[:-1]} {point.name!r}: {found[point.name].value} and {point.value}"
             )
         found[point.name] = point
     return dict(sorted(found.items()))
@@ -81,5 +81,5 @@ def check_packages() -> None:
         if origin is None or Path(origin).resolve().parent.parent != home:
             where = origin or (list(spec.submodule_search_locations or [])[:1] if spec else "nowhere")
             raise InputError(
-                f"the package {package!r} that belongs to vflaudit is hidden by {where}: rename that folder or start elsewhere"
+                f"vflaudit's package {package!r} is hidden by {where}: rename that folder or start elsewhere"
             )

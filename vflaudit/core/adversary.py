@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Known feature rows of honest parties. `handles` are their positions in the protocol, if the adversary has them."""
+    """Known feature rows. `handles` are their positions in the protocol, if the adversary has them."""
 
     features: Mapping[str, Array]
     handles: Array | None = None
@@ -198,7 +198,7 @@ ITEMS: tuple[type[Known], ...] = (
 
 
 def parse_known(text: str) -> Known:
-    """`known-samples=30,ids`, `means`, `distribution=2000`, `labels=40`, `model=white-box`, ... (as `--knows` takes them)."""
+    """What `--knows` takes, as `known-samples=30,ids`, `means`, `distribution=2000`, `model=white-box`."""
     option, equals, value = text.strip().partition("=")
     options = {item.option: item for item in ITEMS}
     if option not in options:

@@ -31,7 +31,7 @@ def frozen(array: Array) -> Array:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. Categorical values are integer codes into `categories`; an indicator is one cell of a one-hot `group`."""
+    """One column. Categories are integer codes into `categories`; an indicator is one cell of a one-hot `group`."""
 
     name: str
     kind: Literal["numeric", "categorical", "indicator"] = "numeric"
@@ -41,7 +41,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """People by columns, before anybody splits it. `image` is (height, width[, channels]) when the columns are pixels."""
+    """People by columns, before anybody splits it. `image` is (height, width) when the columns are pixels."""
 
     name: str
     columns: tuple[Column, ...]
@@ -57,7 +57,7 @@ class Table:
         values, labels = np.asarray(self.values, dtype=np.float64), np.asarray(self.labels)
         if values.ndim != 2 or values.shape != (len(labels), len(self.columns)):
             raise InputError(
-                f"dataset {self.name!r}: {values.shape} values do not fit {len(labels)} labels and {len(self.columns)} columns"
+                f"dataset {self.name!r}: {values.shape} values for {len(labels)} labels and {len(self.columns)} columns"
             )
         if len({column.name for column in self.columns}) != len(self.columns):
             raise InputError(f"dataset {self.name!r}: two columns share a name")
@@ -144,7 +144,9 @@ class VerticalDataset:
             raise InputError(f"dataset {self.name!r}: no party holds any column")
         for party, block in self.blocks.items():
             if len(block.present) != len(self.labels):
-                raise InputError(f"dataset {self.name!r}: party {party!r} has {len(block.present)} rows, not {len(self.labels)}")
+                raise InputError(
+                    f"dataset {self.name!r}: party {party!r} has {len(block.present)} rows, not {len(self.labels)}"
+                )
         object.__setattr__(self, "blocks", MappingProxyType(dict(self.blocks)))
         object.__setattr__(self, "labels", frozen(self.labels))
         object.__setattr__(self, "ids", frozen(self.ids))

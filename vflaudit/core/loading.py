@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from vflaudit import registry
 from vflaudit.core import partition as deal
 from vflaudit.core.config import sentence
-from vflaudit.core.dataset import SPLITS, Array, Block, Table, VerticalDataset
+from vflaudit.core.dataset import SPLITS, Array, Block, Table, Task, VerticalDataset
 from vflaudit.core.randomness import stream
 from vflaudit.errors import InputError, unknown
 
@@ -66,12 +66,14 @@ def looks_like_file(text: str) -> bool:
     return "/" in text or "\\" in text or text.lower().endswith(FILES)
 
 
-def load_table(data: str, *, label: str | None = None, task: str | None = None, id_column: str | None = None) -> Table:
+def load_table(data: str, *, label: str | None = None, task: Task | None = None, id_column: str | None = None) -> Table:
     """The table behind a dataset name (with options) or a CSV/Parquet path."""
     name, options = parse_data(data)
     if looks_like_file(data):
         from vflaudit.core.sources.user import read_user_file
 
+        if not Path(data).exists():
+            raise InputError(f"data file {data!r} does not exist")
         if label is None:
             raise InputError(f"data {data!r} is a file: say which column is the label with --label COLUMN")
         return read_user_file(Path(data), label, task=task, id_column=id_column)
@@ -102,7 +104,7 @@ def load_dataset(
     partition: str = "round-robin",
     split: str | Path | Mapping[str, Sequence[str]] | None = None,
     label: str | None = None,
-    task: str | None = None,
+    task: Task | None = None,
     id_column: str | None = None,
     label_owner: str | None = None,
     aux: float = 0.3,
@@ -199,7 +201,7 @@ def _blocks(table: Table, rows: Array, columns: deal.Partition, overlap: float, 
         present = stream(seed, "presence", party).random(len(rows)) < overlap
         blocks[party] = Block(
             columns=tuple(table.columns[i] for i in positions),
-            values=table.values[np.ix_(rows, positions)],
+            values=table.values[rows][:, positions],
             present=present,
             image=_image(table, positions),
         )

@@ -1,4 +1,4 @@
-"""Dealing columns out to parties. A partitioner maps a table to {party: column positions}; each column goes to one party."""
+"""Dealing columns out to parties: a partitioner maps a table to {party: column positions}, each column to one party."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def equal_blocks(table: Table, parties: int) -> Partition:
 
 
 def by_name(table: Table, columns: Mapping[str, Sequence[str]]) -> Partition:
-    """Columns by party, given by name (vFedSec, APC-VFL, a user's own split). Columns that nobody names are left out."""
+    """Columns by name (vFedSec, APC-VFL, a user's own split). Columns that nobody names are left out."""
     position = {column.name: index for index, column in enumerate(table.columns)}
     owner: dict[str, str] = {}
     for party, names in columns.items():
@@ -88,7 +88,9 @@ def importance_biased(
     """
     _enough(table, parties)
     if parties < 2 or not 0 <= alpha <= 1:
-        raise InputError(f"an importance-biased split needs two parties or more and alpha in 0..1, not {parties} and {alpha}")
+        raise InputError(
+            f"an importance-biased split needs two parties or more and alpha in 0..1, not {parties} and {alpha}"
+        )
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
     trees = ExtraTreesClassifier if table.task == "classification" else ExtraTreesRegressor

@@ -22,7 +22,7 @@ def _one_hot(block: Block) -> Block:
             columns.append(column)
             parts.append(values[:, None])
             continue
-        for code, category in enumerate(column.categories):
+        for category in column.categories:
             columns.append(Column(f"{column.name}={category}", "indicator", group=column.name))
         parts.append((values[:, None] == np.arange(len(column.categories))).astype(np.float64))
     return replace(block, columns=tuple(columns), values=np.hstack(parts))

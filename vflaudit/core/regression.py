@@ -32,11 +32,26 @@ class Fit:
         return float(self.errors.mean())
 
 
-def _scaler(x: Array) -> Predictor:
-    """Centre and scale by the examples; constant columns vanish."""
+def _common_scale(x: Array) -> Predictor:
+    """Centre, and scale all columns by one factor: units of a layer are comparable, rarely active ones stay small."""
+    mean = x.mean(axis=0)
+    size = np.sqrt(np.mean((x - mean) ** 2)) or 1.0
+    return lambda new: (new - mean) / size
+
+
+def _own_scale(x: Array) -> Predictor:
+    """Centre and scale each column by itself; columns that hardly ever move in the examples vanish.
+
+    A unit that is active for one example only would get a huge scale from that example and blow up on new rows.
+    """
     mean, deviation = x.mean(axis=0), x.std(axis=0)
-    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 1e-9 * (1 + np.abs(mean)))
+    moves = (x != np.median(x, axis=0)).sum(axis=0) >= min(3, len(x) - 1)
+    usable = moves & (deviation > 1e-9 * (1 + np.abs(mean)))
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=usable)
     return lambda new: (new - mean) * scale
+
+
+SCALES: dict[str, Callable[[Array], Predictor]] = {"": _common_scale, ", columns scaled": _own_scale}
 
 
 def constant(y: Array, mean: Array | None = None) -> Fit:
@@ -49,20 +64,18 @@ def constant(y: Array, mean: Array | None = None) -> Fit:
     return Fit("mean", lambda new: np.broadcast_to(average, (len(new), y.shape[1])), (y - average) ** 2 * inflate)
 
 
-def kernel_ridge(x: Array, y: Array, kernels: Sequence[str] = ("linear", "rbf"), *, name: str = "ridge") -> Fit:
-    """Ridge regression in dual form with exact leave-one-out errors; strength, kernel and width picked by them per target.
+def kernel_ridge(x: Array, y: Array, kind: str, scaling: str = "") -> Fit:
+    """Ridge regression in dual form with exact leave-one-out errors; strength and width picked by them per target.
 
     With G = K + lambda I, the leave-one-out residuals are (G^-1 y) / diag(G^-1); one eigendecomposition of K per kernel
     gives them for all strengths at once. Centring K and y absorbs the intercept.
     """
     if len(x) > KERNEL_LIMIT:
         x, y = x[:KERNEL_LIMIT], y[:KERNEL_LIMIT]
-    scale = _scaler(x)
+    scale = SCALES[scaling](x)
     inputs, mean = scale(x), y.mean(axis=0)
     count, centred = len(x), y - mean
-    options: list[tuple[str, float]] = []
-    for kernel in kernels:
-        options += [("linear", 0.0)] if kernel == "linear" else [("rbf", g) for g in (0.01, 0.1, 0.3, 1.0)]
+    options = [("linear", 0.0)] if kind == "linear" else [("rbf", gamma) for gamma in (0.01, 0.1, 0.3, 1.0)]
     strengths = np.logspace(-9, 4, 27)
     best = np.full(y.shape[1], np.inf)
     chosen: list[tuple[tuple[str, float], Array]] = [(options[0], np.zeros(count)) for _ in range(y.shape[1])]
@@ -96,7 +109,7 @@ def kernel_ridge(x: Array, y: Array, kernels: Sequence[str] = ("linear", "rbf"),
             )
         return out
 
-    return Fit(name, predict, errors)
+    return Fit(("ridge" if kind == "linear" else "kernel ridge") + scaling, predict, errors)
 
 
 def _centre(gram: Array) -> Array:
@@ -117,7 +130,7 @@ def linear_ridge(x: Array, y: Array) -> Fit:
     """Ridge regression in primal form for many examples (scikit-learn's leave-one-out)."""
     from sklearn.linear_model import RidgeCV
 
-    scale = _scaler(x)
+    scale = _own_scale(x)
     model = RidgeCV(alphas=np.logspace(-6, 6, 25), alpha_per_target=True).fit(scale(x), y)
     # RidgeCV keeps the mean leave-one-out error per target; spread it over the examples for the error bars
     residual = (y - model.predict(scale(x)).reshape(y.shape)) ** 2
@@ -132,7 +145,7 @@ def mlp(x: Array, y: Array, seed: int, folds: int = 5) -> Fit:
     from sklearn.model_selection import KFold
     from sklearn.neural_network import MLPRegressor
 
-    scale, level = _scaler(x), _scaler(y)
+    scale, level = _common_scale(x), _own_scale(y)
     inputs, targets = scale(x), level(y)
     deviation = y.std(axis=0)
 
@@ -162,10 +175,11 @@ def fits(x: Array, y: Array, seed: int, *, learners: Sequence[str] = ("ridge", "
     found: list[Fit] = []
     if x.shape[1] == 0 or len(x) < 3:
         return found
+    few = len(x) <= KERNEL_LIMIT
     if "ridge" in learners:
-        found.append(linear_ridge(x, y) if len(x) > KERNEL_LIMIT else kernel_ridge(x, y, ("linear",)))
+        found += [kernel_ridge(x, y, "linear", scaling) for scaling in SCALES] if few else [linear_ridge(x, y)]
     if "kernel" in learners:
-        found.append(kernel_ridge(x, y, ("rbf",), name="kernel ridge"))
+        found += [kernel_ridge(x, y, "rbf", scaling) for scaling in SCALES]
     if "mlp" in learners and len(x) >= 20:
         found.append(mlp(x, y, seed))
     return found

@@ -18,7 +18,7 @@ from vflaudit.errors import unknown
 
 @dataclass(frozen=True)
 class ProtocolSpec:
-    """What is public about a run: the protocol, its parameters, who takes part, which columns each party contributes."""
+    """What is public about a run: the protocol, its parameters, who takes part, which columns each party has."""
 
     protocol: str
     parameters: Mapping[str, Any]

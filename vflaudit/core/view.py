@@ -146,5 +146,3 @@ def _hash(state: hashlib._Hash, item: object) -> None:
         _hash(state, {name: getattr(item, name) for name in item.__dataclass_fields__})
     else:
         state.update(repr(item).encode())
-
-

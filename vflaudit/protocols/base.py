@@ -43,6 +43,11 @@ class Protocol(Configurable):
     hooks: ClassVar[frozenset[str]] = frozenset()
     standardise: bool = True
 
+    @classmethod
+    def known_parameters(cls, settings: Mapping[str, object]) -> set[str]:
+        """Names that `--set` may use, given the other settings."""
+        return set(cls.model_fields)
+
     def default_corrupts(self) -> frozenset[str]:
         """Whom the audit corrupts if nobody is named."""
         return self.corrupts

@@ -1,4 +1,4 @@
-"""Centralized training: everybody hands the server its raw columns. The utility ceiling and the leakiest target there is."""
+"""Centralized training: everybody hands the server its raw columns. The most useful and the leakiest target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vflaudit.protocols.training import TrainedProtocol, fit_alone, network_over
 
 
 class Centralized(TrainedProtocol):
-    """Centralized training: clients send raw columns to the server (RAP's ideal for accuracy, the worst for privacy)."""
+    """Centralized training: clients send raw columns to the server (RAP's ideal for accuracy, worst for privacy)."""
 
     name: ClassVar[str] = "centralized"
     hooks: ClassVar[frozenset[str]] = frozenset({"features_out"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from defenses.base import Defense
 from vflaudit import registry
 from vflaudit.core.config import configure
-from vflaudit.core.dataset import Block, VerticalDataset
+from vflaudit.core.dataset import Array, Block, VerticalDataset
 from vflaudit.core.randomness import stream
 from vflaudit.core.run import Run
 from vflaudit.core.transcript import Recording
@@ -30,11 +30,17 @@ class Ideal(Protocol):
     name: ClassVar[str] = "ideal"
     like: str = Field("splitnn", description="the protocol to imitate; its own parameters may follow")
 
+    @classmethod
+    def known_parameters(cls, settings: Mapping[str, object]) -> set[str]:
+        like = str(settings.get("like", cls.model_fields["like"].default))
+        inner = set() if like == cls.name else registry.load("protocols", like).known_parameters(settings)
+        return {"like"} | inner
+
     def imitated(self) -> Protocol:
         """The protocol behind it, with the parameters that were given."""
         if self.like == self.name:
             raise InputError("ideal cannot imitate itself: expected like=PROTOCOL, as in like=splitnn")
-        extra: dict[str, Any] = dict(self.model_extra or {})
+        extra: dict[str, Any] = {"standardise": self.standardise, **(self.model_extra or {})}
         return configure(registry.load("protocols", self.like), extra, f"protocol {self.like!r}")
 
     def default_corrupts(self) -> frozenset[str]:
@@ -84,9 +90,7 @@ def strangers(data: VerticalDataset, seed: int) -> VerticalDataset:
                 values[:, position] = rng.integers(len(column.categories), size=len(values))
         blocks[party] = replace(block, values=values)
     if data.task == "classification":
-        labels = rng.integers(len(data.classes), size=len(data))
+        labels: Array = rng.integers(len(data.classes), size=len(data))
     else:
         labels = rng.standard_normal(len(data))
     return replace(data, blocks=blocks, labels=labels, aux=None, name=f"{data.name} (strangers)")
-
-

@@ -40,7 +40,9 @@ def bottom(kind: str, block: Block, width: int, *, activate: bool) -> nn.Module:
     if kind != "cnn":
         return nn.Sequential(nn.Linear(block.width, width), *tail)
     if block.image is None or min(block.image) < 4:
-        raise InputError("model 'cnn' needs image patches of 4x4 or more at every party: use --partition quadrants or slices")
+        raise InputError(
+            "model 'cnn' needs image patches of 4x4 or more at every party: use --partition quadrants or slices"
+        )
     height, breadth = block.image
     return nn.Sequential(
         nn.Unflatten(1, (1, height, breadth)),

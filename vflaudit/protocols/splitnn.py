@@ -1,8 +1,9 @@
-"""Vertical SplitNN (Vepakomma et al. 2018) as RAP section 1 describes it: bottoms at the clients, a top at the server."""
+"""Vertical SplitNN (Vepakomma et al. 2018) as RAP section 1 describes it: client bottoms, a top at the server."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -33,7 +34,9 @@ class SplitNN(TrainedProtocol):
     name: ClassVar[str] = "splitnn"
     hooks: ClassVar[frozenset[str]] = frozenset({"features_out", "gradients_out"})
 
-    aggregation: Literal["concat", "sum"] = Field("concat", description="how the server joins activations (RAP: concat)")
+    aggregation: Literal["concat", "sum"] = Field(
+        "concat", description="how the server joins activations (RAP: concat)"
+    )
     activation_at: Literal["client", "server"] = Field(
         "client", description="who applies the ReLU; 'server' makes the messages linear in the features"
     )
@@ -71,14 +74,12 @@ class _Training:
         # RAP's hidden layer has 128 units in all: side by side the clients share them, summed each has all of them
         width = outputs if linear else protocol.hidden if summed else max(1, protocol.hidden // len(self.data.blocks))
         self.bottoms = {
-            party: seeded(
-                lambda block=block: bottom(protocol.model, block, width, activate=at_client), session.seed, party
-            )
+            party: seeded(partial(bottom, protocol.model, block, width, activate=at_client), session.seed, party)
             for party, block in self.data.blocks.items()
         }
         joined = width if summed else width * len(self.bottoms)
         aggregation = "sum" if summed else "concat"
-        top = lambda: Top(joined, outputs, aggregation=aggregation, activate=not (at_client or linear), linear=linear)
+        top = partial(Top, joined, outputs, aggregation=aggregation, activate=not (at_client or linear), linear=linear)
         self.top = seeded(top, session.seed, "server")
         self.features = {party: to_tensor(block.values) for party, block in self.data.blocks.items()}
         self.labels = Labels(self.data)
@@ -151,7 +152,7 @@ class _Training:
 
     @torch.no_grad()
     def serve(self, part: str) -> Mapping[str, float]:
-        """Collaborative prediction: activations to the server, outputs to the label owner, who decodes and scores them."""
+        """Collaborative prediction: activations to the server, outputs to the label owner, who scores them."""
         rows = self.data.aligned(part)
         if len(rows) == 0:
             return {}

@@ -1,4 +1,4 @@
-"""Training as in RAP 4.1, shared by SplitNN, Centralized and Local: Adam, mini-batches, stop when the loss stands still."""
+"""Training as in RAP 4.1, shared by SplitNN, Centralized and Local: Adam, stop when the loss stands still."""
 
 from __future__ import annotations
 
@@ -36,14 +36,18 @@ GRID = (3.0, 2.0, 1.0, 0.1, 0.01, 0.001)  # RAP 4.1
 class TrainedProtocol(Protocol):
     """The training parameters of RAP 4.1."""
 
-    model: Literal["mlp", "lr", "cnn"] = Field("mlp", description="one hidden layer, logistic/linear regression, or small CNN")
+    model: Literal["mlp", "lr", "cnn"] = Field(
+        "mlp", description="one hidden layer, logistic/linear regression, or small CNN"
+    )
     hidden: int = Field(128, ge=1, description="width of the hidden layer over all parties (RAP 4.1)")
     learning_rate: float | Literal["grid"] = Field(
         0.01, description="Adam's step size, or 'grid': the best of RAP's grid by validation score"
     )
     batch_size: int | None = Field(None, ge=1, description="none: 1% of the training rows (RAP 4.1), at least 32")
     max_epochs: int = Field(100, ge=1, description="stop here at the latest")
-    tolerance: float = Field(1e-4, ge=0, description="relative change of the loss that counts as standing still (RAP 4.1)")
+    tolerance: float = Field(
+        1e-4, ge=0, description="relative change of the loss that counts as standing still (RAP 4.1)"
+    )
     patience: int = Field(5, ge=1, description="epochs in a row with a loss that stands still (RAP 4.1)")
 
     def run(
@@ -80,13 +84,16 @@ class TrainedProtocol(Protocol):
     def epochs(self, step: Callable[[Array, int], float], rows: Array, seed: int) -> list[float]:
         """Run `step(batch rows, epoch)` until the mean loss stands still; returns the loss of every epoch."""
         rng = stream(seed, "batches")
-        size, losses, still = self.batch(len(rows)), [], 0
+        size, still = self.batch(len(rows)), 0
+        losses: list[float] = []
         for epoch in range(self.max_epochs):
             order = rng.permutation(rows)
             batches = [order[start : start + size] for start in range(0, len(order), size)]
             loss = sum(step(batch, epoch) * len(batch) for batch in batches) / len(order)
             if not math.isfinite(loss):
-                raise InputError(f"training diverged in epoch {epoch + 1}: use a learning_rate below {self.learning_rate}")
+                raise InputError(
+                    f"training diverged in epoch {epoch + 1}: use a learning_rate below {self.learning_rate}"
+                )
             change = abs(losses[-1] - loss) / max(abs(losses[-1]), 1e-12) if losses else math.inf
             still = still + 1 if change < self.tolerance else 0
             losses.append(loss)
@@ -126,7 +133,9 @@ class Labels:
         return nn.functional.mse_loss(outputs[:, 0], targets)
 
 
-def with_validation(test: Mapping[str, float], validation: Mapping[str, float], losses: list[float]) -> dict[str, float]:
+def with_validation(
+    test: Mapping[str, float], validation: Mapping[str, float], losses: list[float]
+) -> dict[str, float]:
     """One flat record of how useful the model is."""
     return {**test, **{f"validation_{name}": value for name, value in validation.items()}, "epochs": len(losses)}
 
@@ -173,7 +182,9 @@ def fit_alone(
         rows = data.aligned(part)
         if len(rows) == 0:
             return {}
-        return utility_of(predictor({party: data.blocks[party].values[rows] for party in parties}), data.labels[rows], data.task)
+        return utility_of(
+            predictor({party: data.blocks[party].values[rows] for party in parties}), data.labels[rows], data.task
+        )
 
     return predictor, with_validation(useful("test"), useful("validation"), losses)
 

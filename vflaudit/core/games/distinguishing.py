@@ -26,7 +26,9 @@ class Distinguishing(Game):
         """One run cannot be told from its neighbour by itself: the game owns all its trials."""
         raise InputError("distinguishing is played over many runs: use score_trials with one score per trial")
 
-    def score_trials(self, with_record: Array, without_record: Array, *, attack: str, adversary: Adversary, seed: int) -> Score:
+    def score_trials(
+        self, with_record: Array, without_record: Array, *, attack: str, adversary: Adversary, seed: int
+    ) -> Score:
         """Scores of trials with and without the record in, a bound on epsilon out. No attack at all certifies 0."""
         rng = stream(seed, "score", self.name)
         bound = stats.epsilon_lower_bound(np.asarray(with_record), np.asarray(without_record), self.delta, rng)

@@ -16,7 +16,7 @@ from vflaudit.errors import InputError
 
 
 class LabelInference(Game):
-    """Guess the class of every training row; scored by (macro) AUC against the class prior and the attacker's own columns."""
+    """Guess the class of every training row; scored by (macro) AUC against priors and the attacker's own columns."""
 
     name: ClassVar[str] = "label-inference"
     metric: ClassVar[str] = "auc"

@@ -40,7 +40,7 @@ class Membership(Game):
         )
 
     def challenge(self, run: Run) -> Challenge:
-        """Candidates in random order, with features at every party and labels, as an attacker who knows the people has."""
+        """Candidates in random order, with their features at every party and their labels."""
         members, strangers, order = self._draw(run)
         pool = run.data.aux
         assert pool is not None
@@ -61,7 +61,9 @@ class Membership(Game):
         truth = self.secret(run)
         scores = guess.membership
         if scores is None or np.shape(scores) != truth.shape:
-            raise InputError(f"attack {guess.attack!r} must give one membership score for each of {len(truth)} candidates")
+            raise InputError(
+                f"attack {guess.attack!r} must give one membership score for each of {len(truth)} candidates"
+            )
         value, influence = stats.auc_influence(truth, scores)
         low, high = stats.auc_interval(value, influence, int(truth.sum()), int((~truth).sum()))
         metrics: dict[str, Any] = {"auc": value}
@@ -73,5 +75,11 @@ class Membership(Game):
             metrics[label] = None if found is None else found.tpr
             metrics[f"{label}_interval"] = None if found is None else list(found.tpr_interval)
         return self._score(
-            guess, party=None, score=value, baseline=0.5, interval=(low - 0.5, high - 0.5), rows=len(truth), metrics=metrics
+            guess,
+            party=None,
+            score=value,
+            baseline=0.5,
+            interval=(low - 0.5, high - 0.5),
+            rows=len(truth),
+            metrics=metrics,
         )

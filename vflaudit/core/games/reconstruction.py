@@ -87,7 +87,7 @@ def _filled(guess: Guess, party: str, rows: Array, truth: Array) -> Array:
         raise InputError(f"attack {guess.attack!r} made no guess about {party!r}")
     made = guess.features[party]
     if made.values.ndim != 2 or made.values.shape[1] != truth.shape[1]:
-        raise InputError(f"attack {guess.attack!r} guessed {made.values.shape} values, expected {truth.shape[1]} columns")
+        raise InputError(f"attack {guess.attack!r} guessed {made.values.shape} values for {truth.shape[1]} columns")
     if not np.isfinite(made.values).all():
         raise InputError(f"attack {guess.attack!r} guessed a value that is not a finite number")
     out = np.tile(truth.mean(axis=0), (len(rows), 1))

@@ -36,7 +36,7 @@ class Reidentification(Game):
         return Challenge({self.party: run.data.block(self.party).values[self.secret(run)]})
 
     def score(self, run: Run, guess: Guess) -> Score:
-        """`guess.matches`: one row handle per candidate. A person whose row is a duplicate counts if any copy is named."""
+        """`guess.matches`: one row handle per candidate. Naming an identical row counts."""
         truth = self.secret(run)
         if guess.matches is None or np.shape(guess.matches) != truth.shape:
             raise InputError(f"attack {guess.attack!r} must name one row for each of {len(truth)} candidates")

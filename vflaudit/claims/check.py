@@ -1,0 +1,114 @@
+"""Checking claims: run what they need, judge, write the verdicts down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vflaudit import registry
+from vflaudit.claims.base import Claim, Measured, Ruling
+from vflaudit.errors import unknown
+from vflaudit.lab.experiment import Experiment
+from vflaudit.lab.result import Result, dumps
+from vflaudit.lab.runner import Outcome, Progress, run_experiments
+from vflaudit.lab.store import write_atomically
+
+SEEDS = {"fast": 3, "default": 5, "full": 20}
+
+
+def claims_of(paper: str | None = None) -> list[Claim]:
+    """All registered claims, or one paper's."""
+    papers = registry.registered("claims")
+    if paper is not None and paper not in papers:
+        raise unknown("paper with claims", paper, papers)
+    return [claim for name in papers if paper in (None, name) for claim in registry.load("claims", name)]
+
+
+def listing() -> list[dict[str, str]]:
+    """Rows of name and statement."""
+    return [{"name": claim.name, "summary": claim.statement, "section": claim.section} for claim in claims_of()]
+
+
+def check_claims(
+    claims: Sequence[Claim],
+    out: str | Path,
+    *,
+    seeds: int,
+    jobs: int = 1,
+    backend: str = "local",
+    resume: bool = False,
+    progress: Progress | None = None,
+    extra: dict[str, Any] | None = None,
+) -> tuple[list[dict[str, Any]], Outcome]:
+    """Run every trial for every seed, judge every claim, and leave claims.json in the folder."""
+    papers = sorted({claim.paper for claim in claims})
+    outcome = run_experiments(
+        [
+            experiment
+            for claim in claims
+            for trial in claim.trials
+            for experiment in seeded(trial.experiment, max(seeds, claim.least_seeds))
+        ],
+        out,
+        title=f"Claims: {', '.join(papers)}",
+        jobs=jobs,
+        backend=backend,
+        resume=resume,
+        progress=progress,
+        extra={"seeds": seeds, **(extra or {})},
+    )
+    verdicts = [judge(claim, outcome.results, max(seeds, claim.least_seeds)) for claim in claims]
+    write_atomically(Path(out) / "claims.json", dumps(verdicts))
+    return verdicts, outcome
+
+
+def seeded(experiment: Experiment, seeds: int) -> list[Experiment]:
+    """The experiment once per seed."""
+    return [experiment.model_copy(update={"seed": seed}) for seed in range(seeds)]
+
+
+def judge(claim: Claim, results: Sequence[Result], seeds: int) -> dict[str, Any]:
+    """The verdict on one claim. Without all its results nothing can be said."""
+    by_experiment = {dumps(result.experiment): result for result in results}
+    found = [
+        [by_experiment.get(dumps(experiment.model_dump(mode="json"))) for experiment in seeded(trial.experiment, seeds)]
+        for trial in claim.trials
+    ]
+    complete = [[result for result in row if result is not None] for row in found]
+    if any(len(row) < seeds for row in complete):
+        ruling: Ruling = "inconclusive"
+        rows: list[Measured] = []
+        summary = "Some of its experiments could not be completed."
+    else:
+        ruling, rows = claim.judge(claim.trials, complete)
+        summary = sentence(rows)
+    return {
+        "paper": claim.paper,
+        "id": claim.id,
+        "section": claim.section,
+        "claim": claim.statement,
+        "reading": claim.reading,
+        "refuted_if": claim.refuted_if,
+        "measured_on": claim.measured_on,
+        "verdict": ruling,
+        "summary": summary,
+        "weakest_adversary": weakest(rows),
+        "evidence": [row.to_json() for row in rows],
+    }
+
+
+def sentence(rows: Sequence[Measured]) -> str:
+    """The numbers behind a verdict."""
+    parts = []
+    for row in rows:
+        low, high = row.interval
+        parts.append(f"{row.what}: {row.measure} {np.mean(row.values):+.3f} [{low:+.3f}, {high:+.3f}]")
+    return f"{'; '.join(parts)} over {len(rows[0].values)} seeds." if rows else "Nothing was measured."
+
+
+def weakest(rows: Sequence[Measured]) -> str | None:
+    """The first adversary, in the claim's order from weak to strong, that gains more than the threshold."""
+    return next((row.adversary for row in rows if row.interval[0] > row.threshold and row.adversary != "nobody"), None)

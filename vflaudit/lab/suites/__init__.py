@@ -1,0 +1,6 @@
+"""Built-in suites, as paths to their TOML files."""
+
+from pathlib import Path
+
+QUICK = Path(__file__).with_name("quick.toml")
+FULL = Path(__file__).with_name("full.toml")
