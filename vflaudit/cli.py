@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +11,7 @@ import typer
 
 from vflaudit import __version__
 from vflaudit.errors import InputError, unknown
+from vflaudit.terminal import print_json, progress_bar, show
 
 # Typer may bring its own copy of Click: take the base of usage errors from where Typer has it.
 UsageProblem: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -41,61 +39,14 @@ KNOWS_HELP = (
     "What the adversary knows: known-samples=30[,ids], means, moments, distribution=2000, class-priors, labels=40, "
     "model=white-box; may be repeated."
 )
+INTERRUPTED = 130  # as shells report Ctrl-C; Typer gives this code, or raises
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _print_json(value: Any) -> None:
-    from vflaudit.lab.result import clean
-
-    print(json.dumps(clean(value), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar with an estimate, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _size(fast: bool, full: bool) -> str:
     if fast and full:
         raise InputError("--fast and --full exclude each other")
     return "fast" if fast else "full" if full else "default"
-
-
-def _show(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for name in header:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    width = None if sys.stdout.isatty() else 200
-    Console(width=width, markup=False, highlight=False).print(table)
 
 
 def _version(wanted: bool) -> None:
@@ -137,9 +88,9 @@ def list_(
     else:
         rows = list(registry.listing(kind))
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _show(kind, ("name", "what it is"), [(row["name"], row["summary"]) for row in rows])
+        show(kind, ("name", "what it is"), [(row["name"], row["summary"]) for row in rows])
 
 
 @app.command()
@@ -217,7 +168,7 @@ def attack(
             run.transcript.save(transcript)
         result = attack_run(experiment, run, loaded)
     if as_json:
-        _print_json(result.to_json())
+        print_json(result.to_json())
         return
     low, high = result.interval
     rows_ = [
@@ -233,7 +184,7 @@ def attack(
     ]
     if result.verified is not None:
         rows_.insert(5, ("verified", "yes: known rows confirm it" if result.verified else "no: merely proposed"))
-    _show(result.game, ("", ""), rows_)
+    show(result.game, ("", ""), rows_)
 
 
 @app.command("run")
@@ -263,7 +214,7 @@ def run_(
     gate = loaded.gate if gate is None else gate
     command = f"vflaudit run {suite} --seeds {loaded.seeds} --out {out}"
     extra = {"suite": loaded.name, "summary": loaded.summary, "gate": gate, "seeds": loaded.seeds, "command": command}
-    with _progress(loaded.name) as progress:
+    with progress_bar(loaded.name) as progress:
         outcome = run_experiments(
             loaded.experiments,
             out,
@@ -287,11 +238,11 @@ def _finish(outcome: Any, out: Path, gate: float | None, as_json: bool, payload:
     paths = write_report(out, ("html", "md", "json", "junit"), gate=gate)
     rows = finding_rows(out)
     if as_json:
-        _print_json(payload)
+        print_json(payload)
     else:
         if not bad and rows:
             header = ("target", "data", "attack", "adversary", "score", "baseline", "advantage (95%)", "finding")
-            _show("Findings", header, [row.cells() for row in rows])
+            show("Findings", header, [row.cells() for row in rows])
         if outcome.reused:
             print(f"{outcome.reused} of {len(outcome.results)} results were already there.")
         print(f"report: {paths[0]}")
@@ -326,7 +277,7 @@ def claims(
     wanted = claims_of(paper)
     count = seeds or SEEDS[_size(fast, full)]
     command = " ".join(filter(None, ["vflaudit claims", paper, f"--seeds {count} --out {out}"]))
-    with _progress("claims") as progress:
+    with progress_bar("claims") as progress:
         verdicts, outcome = check_claims(
             wanted,
             out,
@@ -340,7 +291,7 @@ def claims(
     if not as_json:
         header = ("claim", "says", "verdict", "measured")
         rows = [(f"{v['paper']}/{v['id']}\n{v['section']}", v["claim"], v["verdict"], v["summary"]) for v in verdicts]
-        _show("Verdicts", header, rows)
+        show("Verdicts", header, rows)
     refuted = gate and any(verdict["verdict"] == "refuted" for verdict in verdicts)
     _finish(outcome, out, None, as_json, verdicts, bad=refuted)
 
@@ -370,24 +321,22 @@ def account(
     if epsilon is not None:
         found = {count: calibrate(training, count, epsilon) for count in counts}
         if as_json:
-            _print_json({"epsilon": epsilon, "sigma": found, "neighbours": NEIGHBOURS})
+            print_json({"epsilon": epsilon, "sigma": found, "neighbours": NEIGHBOURS})
         else:
-            _show(
-                f"sigma for epsilon {epsilon}", ("parties", "sigma"), [(str(k), f"{s:.3f}") for k, s in found.items()]
-            )
+            show(f"sigma for epsilon {epsilon}", ("parties", "sigma"), [(str(k), f"{s:.3f}") for k, s in found.items()])
         return
     rows = table(training, counts)
     if as_json:
         fields = ("parties", "accountant", "simple", "moments", "reduction")
         values = [{field: getattr(row, field) for field in fields} for row in rows]
-        _print_json({"rows": values, "neighbours": NEIGHBOURS, "steps": training.steps, "delta": delta})
+        print_json({"rows": values, "neighbours": NEIGHBOURS, "steps": training.steps, "delta": delta})
         return
     header = ("parties", "accountant", "simple (delta/k each)", "moments", "saved")
     cells = [
         (str(row.parties), row.accountant, f"{row.simple:.2f}", f"{row.moments:.2f}", f"{row.reduction:.1%}")
         for row in rows
     ]
-    _show(f"epsilon at delta {delta:g}, {training.steps} steps each; {NEIGHBOURS}", header, cells)
+    show(f"epsilon at delta {delta:g}, {training.steps} steps each; {NEIGHBOURS}", header, cells)
 
 
 @app.command()
@@ -406,7 +355,7 @@ def report(
     paths = write_report(folder, tuple(format or ("html",)), gate=gate)
     failed = gate_failures(finding_rows(folder), gate) if gate is not None else []
     if as_json:
-        _print_json({"written": [str(path) for path in paths], "gate_failures": failed})
+        print_json({"written": [str(path) for path in paths], "gate_failures": failed})
     else:
         for path in paths:
             print(path)
@@ -419,24 +368,25 @@ def report(
 def main() -> None:
     """Entry point: every expected error becomes one sentence and an exit code."""
     try:
-        code = app(standalone_mode=False)
-        sys.exit(code or 0)
+        code = app(standalone_mode=False) or 0
     except InputError as error:
         print(f"vflaudit: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = 2
     except UsageProblem as error:
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":
             print(message)
         else:
             print(f"vflaudit: {message.rstrip('.')}; see --help", file=sys.stderr)
-        sys.exit(2)
+        code = 2
     except (KeyboardInterrupt, typer.Abort):
-        print("vflaudit: stopped; what was finished is kept, go on with --resume", file=sys.stderr)
-        sys.exit(130)
+        code = INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        code = 0
+    if code == INTERRUPTED:
+        print("vflaudit: stopped; what was finished is kept, go on with --resume", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

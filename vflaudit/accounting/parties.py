@@ -15,6 +15,7 @@ import numpy as np
 from vflaudit.errors import InputError, unknown
 
 ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024])
+MOST_PARTIES = 100_000
 ACCOUNTANTS = ("rdp-classic", "rdp")
 NEIGHBOURS = "add/remove of one person, Poisson-sampled batches"
 
@@ -124,11 +125,11 @@ def parse_parties(text: str) -> list[int]:
     try:
         if ":" in text:
             first, last = (int(part) for part in text.split(":"))
-            counts = list(range(first, last + 1))
+            counts = list(range(first, min(last, MOST_PARTIES + 1) + 1))
         else:
             counts = [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"parties {text!r}: expected a number, a range as 1:100, or a list as 1,2,8") from None
-    if not counts or min(counts) < 1 or max(counts) > 100_000:
-        raise InputError(f"parties {text!r}: expected counts from 1 up, first before last")
+    if not counts or min(counts) < 1 or max(counts) > MOST_PARTIES:
+        raise InputError(f"parties {text!r}: expected counts from 1 to {MOST_PARTIES}, first before last")
     return counts

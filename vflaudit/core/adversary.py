@@ -94,11 +94,15 @@ class DistributionSample(Known):
     def phrase(self) -> str:
         return f"{self.n} other rows of the same population"
 
+    def rows(self, run: Run) -> Array:
+        """Which rows of the pool: the first n of one random order."""
+        total = len(run.data.aux) if run.data.aux is not None else 0
+        _count("rows of the population", self.n, total, "rows in the auxiliary pool")
+        return stream(run.seed, "knowledge", self.option).permutation(total)[: self.n]
+
     def reveal(self, run: Run, honest: tuple[str, ...]) -> Mapping[str, object]:
-        pool = run.data.aux
-        _count("rows of the population", self.n, len(pool) if pool is not None else 0, "rows in the auxiliary pool")
+        rows, pool = self.rows(run), run.data.aux
         assert pool is not None
-        rows = stream(run.seed, "knowledge", self.option).permutation(len(pool))[: self.n]
         features = {party: frozen(block.values[rows]) for party, block in pool.blocks.items()}
         return {"distribution": Rows(features, labels=frozen(pool.labels[rows]))}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,8 @@ class Model:
 
     def release(self, *, white_box: bool) -> Model:
         """What an outsider gets: the function, and the parameters only if white-box."""
-        return Model(self.predict, dict(self.parameters) if white_box else {})
+        parameters = {name: frozen(value) for name, value in self.parameters.items()} if white_box else {}
+        return Model(copy.deepcopy(self.predict), parameters)
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,7 +115,8 @@ def _controls(audit: Audit) -> list[str]:
         many = sum(row.control == kind for row in audit.controls)
         if many:
             each = ending if many == 1 else ending.replace("it must", "they must")
-            said.append(f"{'the' if many == 1 else f'all {many}'} {kind} control{'s' if many > 1 else ''} {each}")
+            which = {1: "the", 2: "both"}.get(many, f"all {many}")
+            said.append(f"{which} {kind} control{'s' if many > 1 else ''} {each}")
         else:
             said.append(f"there was no {kind} control")
     return [capital("; ".join(said)) + "."]

@@ -31,7 +31,7 @@ LEVELS = {
     "everything": "recovers almost everything",
     "heavy": "leaks heavily",
     "leak": "leaks",
-    "little": "leaks a little",
+    "little": "leaks at least a little",
     "unsettled": "no leak found by this attack, but too uncertain to exclude one",
     "none": "no leak found by this attack",
 }

@@ -10,6 +10,7 @@ from vflaudit.core import statistics as stats
 from vflaudit.core.adversary import LabeledSamples
 from vflaudit.core.dataset import Array
 from vflaudit.core.games.base import Game, Guess, Score
+from vflaudit.core.randomness import stream
 from vflaudit.core.run import Run
 from vflaudit.core.view import View
 from vflaudit.errors import InputError
@@ -35,7 +36,8 @@ class LabelInference(Game):
         attack = _scores(guess, rows, classes)
         value, influence = stats.macro_auc_influence(labels, attack)
         baseline, baseline_influence, source = _baseline(run, guess, rows, labels)
-        interval = stats.difference_interval(value - baseline, influence - baseline_influence)
+        rarest = int(np.unique(labels, return_counts=True)[1].min())
+        interval = stats.difference_interval(value - baseline, influence - baseline_influence, smaller_class=rarest)
         return self._score(
             guess,
             party=run.data.label_owner,
@@ -43,17 +45,18 @@ class LabelInference(Game):
             baseline=baseline,
             interval=interval,
             rows=len(rows),
-            metrics=_metrics(labels, attack, value) | {"baseline_source": source},
+            metrics=_metrics(run, labels, attack, value) | {"baseline_source": source},
         )
 
 
-def _metrics(labels: Array, scores: Array, value: float) -> dict[str, Any]:
+def _metrics(run: Run, labels: Array, scores: Array, value: float) -> dict[str, Any]:
     hits = stats.category_accuracy(np.eye(scores.shape[1])[labels], scores)
     prior = np.bincount(labels).max() / len(labels)
+    rng = stream(run.seed, "score", LabelInference.name)
     return {
         "auc": value,
         "accuracy": float(hits.mean()),
-        "accuracy_interval": list(stats.clopper_pearson(round(hits.sum()), len(hits))),
+        "accuracy_interval": list(stats.bootstrap_mean_interval(hits, rng, bounds=(0, 1))),
         "majority_class": float(prior),
     }
 

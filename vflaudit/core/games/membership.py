@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vflaudit.core import statistics as stats
+from vflaudit.core.adversary import Adversary, DistributionSample
 from vflaudit.core.dataset import Array
 from vflaudit.core.games.base import Game, Guess, Score
 from vflaudit.core.randomness import stream
@@ -56,13 +57,29 @@ class Membership(Game):
         members, _, order = self._draw(run)
         return (np.arange(2 * len(members)) < len(members))[order]
 
+    def _undecided(self, run: Run, adversary: Adversary) -> Array:
+        """False for the candidates of whom the adversary knew beforehand: its known people, its own sample."""
+        members, strangers, order = self._draw(run)
+        others = [item.rows(run) for item in adversary.knows if isinstance(item, DistributionSample)]
+        known = [np.isin(members, adversary.known_rows(run)), np.isin(strangers, others)]
+        return ~np.concatenate(known)[order]
+
     def score(self, run: Run, guess: Guess) -> Score:
-        """`guess.membership`: one score per candidate, higher means member. Chance is an AUC of 0.5."""
+        """`guess.membership`: one score per candidate, higher means member. Chance is an AUC of 0.5.
+
+        Candidates that the adversary knew beforehand are not scored.
+        """
         truth = self.secret(run)
         scores = guess.membership
         if scores is None or np.shape(scores) != truth.shape:
             raise InputError(
                 f"attack {guess.attack!r} must give one membership score for each of {len(truth)} candidates"
+            )
+        undecided = self._undecided(run, guess.adversary)
+        truth, scores = truth[undecided], np.asarray(scores)[undecided]
+        if min(truth.sum(), (~truth).sum()) < 2:
+            raise InputError(
+                "the adversary knows of almost every candidate beforehand: membership is no secret from it"
             )
         value, influence = stats.auc_influence(truth, scores)
         low, high = stats.auc_interval(value, influence, int(truth.sum()), int((~truth).sum()))

@@ -61,16 +61,21 @@ class Reconstruction(Game):
             "abs_correlation": float(np.mean([_abs_corr(truth[:, j], attack[:, j]) for j in np.flatnonzero(varying)])),
             "r2_by_column": {name: float(value) for name, value, ok in zip(names, r2, varying, strict=True) if ok},
         }
-        hits = {
-            group: float(stats.category_accuracy(truth[:, at], attack[:, at]).mean())
+        groups = {
+            group: (told, at)
             for group, at in block.groups().items()
+            if len(told := np.flatnonzero(truth[:, at].any(axis=1)))  # a row may have none of the categories
+        }
+        hits = {
+            group: float(stats.category_accuracy(truth[told][:, at], attack[told][:, at]).mean())
+            for group, (told, at) in groups.items()
         }
         if hits:
             metrics["category_accuracy"] = float(np.mean(list(hits.values())))
             metrics["category_accuracy_by_column"] = hits
             base = truth.mean(axis=0) * np.ones_like(truth) if baseline is None else baseline
             metrics["category_accuracy_baseline"] = float(
-                np.mean([stats.category_accuracy(truth[:, at], base[:, at]).mean() for at in block.groups().values()])
+                np.mean([stats.category_accuracy(truth[t][:, at], base[t][:, at]).mean() for t, at in groups.values()])
             )
         return metrics
 
@@ -97,9 +102,7 @@ def _filled(guess: Guess, party: str, rows: Array, truth: Array) -> Array:
     return out
 
 
-def best_baseline(
-    run: Run, adversary: Adversary, party: str, rows: Array, truth: Array
-) -> tuple[Array | None, str]:
+def best_baseline(run: Run, adversary: Adversary, party: str, rows: Array, truth: Array) -> tuple[Array | None, str]:
     """The better of mean imputation (R2 = 0, returned as None) and regression from knowledge and own columns.
 
     Choosing by the true score favours the baseline, so an advantage is never inflated by a poorly tuned one.

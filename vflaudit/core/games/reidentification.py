@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from vflaudit.core import statistics as stats
+from vflaudit.core.adversary import KnownSamples
 from vflaudit.core.dataset import Array
 from vflaudit.core.games.base import Game, Guess, Score
 from vflaudit.core.randomness import stream
@@ -25,7 +26,7 @@ class Reidentification(Game):
     candidates: int = 50
 
     def secret(self, run: Run) -> Array:
-        """The handles of the candidates; drawn apart from any known samples."""
+        """The handles of the candidates."""
         train = run.data.aligned("train")
         if not 1 <= self.candidates <= len(train):
             raise InputError(f"candidates={self.candidates}: there are {len(train)} training rows")
@@ -36,13 +37,25 @@ class Reidentification(Game):
         return Challenge({self.party: run.data.block(self.party).values[self.secret(run)]})
 
     def score(self, run: Run, guess: Guess) -> Score:
-        """`guess.matches`: one row handle per candidate. Naming an identical row counts."""
+        """`guess.matches`: one row handle per candidate. Naming an identical row counts.
+
+        Candidates whose ids the adversary knew beforehand are not scored.
+        """
+        if self.party in guess.adversary.corrupts:
+            raise InputError(f"party {self.party!r} is corrupted: its rows are no secret from this adversary")
         truth = self.secret(run)
         if guess.matches is None or np.shape(guess.matches) != truth.shape:
             raise InputError(f"attack {guess.attack!r} must name one row for each of {len(truth)} candidates")
-        values = run.data.block(self.party).values
+        values, named = run.data.block(self.party).values, np.asarray(guess.matches)
+        if named.dtype.kind not in "iu" or named.min() < 0 or named.max() >= len(values):
+            raise InputError(f"attack {guess.attack!r} named a row that is none of the {len(values)} rows")
+        told = [item.rows(run) for item in guess.adversary.knows if isinstance(item, KnownSamples) and item.with_ids]
+        secret = ~np.isin(truth, told)
+        if not secret.any():
+            raise InputError("the adversary knows the ids of all candidates: there is nobody to find")
+        truth, named = truth[secret], named[secret]
         total = len(run.data.aligned("train"))
-        hits = (values[np.asarray(guess.matches)] == values[truth]).all(axis=1)
+        hits = (values[named] == values[truth]).all(axis=1)
         train = values[run.data.aligned("train")]
         chance = float(np.mean([(train == values[row]).all(axis=1).sum() / total for row in truth]))
         low, high = stats.clopper_pearson(int(hits.sum()), len(hits))

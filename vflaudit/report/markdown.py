@@ -1,0 +1,92 @@
+"""report.md: the same tables, compact, without figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from vflaudit.report.audit import Audit
+from vflaudit.report.narrative import paragraph
+from vflaudit.report.summary import Row
+from vflaudit.report.words import METRICS, NETWORKS, capital, duration, interval, number, signed, size
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
+
+
+def escape(text: object) -> str:
+    """Nothing in a name may become markup, a link or a new cell."""
+    return _SPECIAL.sub(r"\\\1", " ".join(str(text).split())).replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[int] = ()) -> list[str]:
+    """Lines of a table; the columns of `right` are numbers."""
+    rule = ["---:" if place in right else "---" for place in range(len(head))]
+    lines = [head, rule, *([escape(cell) for cell in row] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines] + [""]
+
+
+def render_markdown(audit: Audit) -> str:
+    """The whole text."""
+    lines = [f"# {escape(audit.title)}: privacy audit", ""]
+    if audit.index.get("summary"):
+        lines += [escape(audit.index["summary"]), ""]
+    if audit.index.get("command"):
+        lines += [f"Repeat it: {escape(audit.index['command'])}", ""]
+    if audit.broken:
+        lines += ["> **A control FAILED: nothing else in this report can be trusted.**", ">"]
+        lines += [f"> - {escape(text)}" for text in audit.broken] + [""]
+    lines += [escape(" ".join(paragraph(audit))), ""]
+    if audit.claims:
+        lines += ["## Claims", ""]
+        lines += table(
+            ("Claim", "Paper", "Reading", "Verdict", "Measured"),
+            [(c.claim, f"{c.paper} {c.section}", c.reading, c.verdict, c.summary) for c in audit.claims],
+        )
+    if audit.failures:
+        lines += ["## Not completed", ""]
+        lines += [f"- {escape(name)}: {escape(why)}" for name, why in audit.failures.items()] + [""]
+    if audit.findings:
+        lines += ["## Findings", "", *_rows(audit.findings, "Finding")]
+    if audit.targets:
+        lines += ["## Utility and cost", "", *_costs(audit)]
+    if audit.controls:
+        lines += ["## Controls", "", *_rows(audit.controls, "Control")]
+    lines += ["## How to read this", "", READING, ""]
+    packages = [f"{name} {' and '.join(found)}" for name, found in audit.versions.items()]
+    lines += [f"Versions: {escape(', '.join(packages))}. Fingerprint of the results: {audit.fingerprint}.", ""]
+    return "\n".join(lines)
+
+
+def _rows(rows: Sequence[Row], last: str) -> list[str]:
+    head = ("Target", "Dataset", "Adversary", "Attack", "Party", "Metric", "Score", "Baseline", "Advantage")
+    return table(
+        (*head, "95% interval", "Seeds", last),
+        [
+            (
+                row.target, row.dataset, row.adversary, row.attack, row.party or "–", METRICS[row.metric],
+                number(row.score), number(row.baseline), signed(row.advantage), interval(row.interval), row.seeds,
+                row.finding if not row.control else f"{row.control}: {'FAILED' if row.problem else 'passed'}",
+            )
+            for row in rows
+        ],
+        right=(6, 7, 8, 9, 10),
+    )  # fmt: skip
+
+
+def _costs(audit: Audit) -> list[str]:
+    head = ("Target", "Dataset", "Utility", "Sent", "Rounds", "CPU", *map(capital, NETWORKS.values()))
+    rows = []
+    for t in audit.targets:
+        utility = f"{t.measure} {number(t.utility[t.measure])}" if t.measure else "–"
+        rounds = f"{t.costs['rounds']:,.0f}" if "rounds" in t.costs else "–"
+        estimates = [duration(t.estimated.get(name)) for name in NETWORKS]
+        rows.append((t.target, t.dataset, utility, size(t.costs.get("bytes")), rounds, duration(t.cpu), *estimates))
+    note = "CPU time was measured on the machine that ran the audit; times on a network are estimated from it."
+    return [*table(head, rows, right=range(3, 9)), note, ""]
+
+
+READING = (
+    "Advantage is score minus baseline; the baseline is the best guess of the same adversary without the protocol. "
+    "The interval is the 95% interval of the mean advantage over seeds (over people where there is one seed). "
+    "“No leak found” means that this attack did not beat the baseline, not that there is no leak."
+)
