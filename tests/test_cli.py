@@ -104,7 +104,7 @@ CSV = "age,income,city,label\n" + "".join(f"{20 + i},{i * 7 % 50},{'ab'[i % 2]},
         (["attack", "splitnn", "representation-inversion", "--seed", "-1"], "seed"),
         (["attack", "splitnn", "representation-inversion", "--bogus"], "bogus"),
         (["attack", "splitnn", "representation-inversion", *FAST], "known samples"),
-        (["attack", "splitnn", "representation-inversion", "--data", "adult"], "VFLAUDIT_DATA"),
+        (["attack", "splitnn", "representation-inversion", "--data", "adult"], "adult.data"),
         (["attack", "splitnn", "representation-inversion", "--data", "data.csv"], "--label"),
         (["attack", "splitnn", "representation-inversion", "--data", "data.csv", "--label", "lable"], "label"),
         (

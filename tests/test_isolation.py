@@ -63,13 +63,13 @@ def check(run: Run, draw: Callable[..., Any]) -> None:
         assert_secrets_do_not_matter(run, adversary, seed=draw(st.integers(0, 9)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=150)
 @given(data=vertical_datasets(), parameters=SPLITNN, source=st.data())
 def test_splitnn_views_are_isolated(data: VerticalDataset, parameters: dict[str, Any], source: st.DataObject) -> None:
     check(va.load_protocol("splitnn", **parameters).run(data, seed=1), source.draw)
 
 
-@settings(max_examples=15)
+@settings(max_examples=60)
 @given(
     data=vertical_datasets(),
     name=st.sampled_from(["centralized", "local"]),
@@ -80,7 +80,7 @@ def test_baseline_views_are_isolated(data: VerticalDataset, name: str, model: st
     check(va.load_protocol(name, model=model, hidden=4, max_epochs=1).run(data, seed=1), source.draw)
 
 
-@settings(max_examples=20)
+@settings(max_examples=60)
 @given(
     data=vertical_datasets(),
     like=st.sampled_from(["splitnn", "centralized", "local"]),
@@ -91,7 +91,7 @@ def test_ideal_views_are_isolated(data: VerticalDataset, like: str, model: str, 
     check(va.load_protocol("ideal", like=like, model=model, hidden=4, max_epochs=1).run(data, seed=1), source.draw)
 
 
-@settings(max_examples=8)
+@settings(max_examples=30)
 @given(data=vertical_datasets(), parameters=SPLITNN, name=st.sampled_from(["splitnn", "ideal"]))
 def test_protocols_are_deterministic(data: VerticalDataset, parameters: dict[str, Any], name: str) -> None:
     assert_deterministic(va.load_protocol(name, **parameters), data)

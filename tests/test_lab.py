@@ -122,7 +122,7 @@ def test_key_depends_on_everything_that_decides_the_result(monkeypatch):
 
 
 def test_experiments_that_share_a_run_are_grouped():
-    groups = grouped([cheap(), cheap(knows=("known-samples=12,ids",)), cheap(seed=1)])
+    groups = grouped([("a", cheap()), ("b", cheap(knows=("known-samples=12,ids",))), ("c", cheap(seed=1))])
     assert [len(group) for group in groups] == [2, 1]
 
 
@@ -248,3 +248,11 @@ def test_unknown_backend_and_missing_extra(tmp_path):
             run_experiments([cheap()], tmp_path, title="t", backend="ray")
     else:
         assert len(run_experiments([cheap()], tmp_path, title="t", backend="ray").results) == 1
+
+
+def test_code_that_changes_during_a_run_is_noticed(tmp_path, monkeypatch):
+    from vflaudit.lab import perform
+
+    monkeypatch.setattr(perform, "experiment_key", lambda *_: "another")
+    outcome = run_experiments([cheap()], tmp_path, title="t")
+    assert not outcome.results and "changed while" in next(iter(outcome.failures.values()))

@@ -232,17 +232,17 @@ def _finish(outcome: Any, out: Path, gate: float | None, as_json: bool, payload:
     """Write the report, show the findings, and exit with 1 where something failed that was asked to hold."""
     from vflaudit.lab.result import dumps
     from vflaudit.lab.store import write_atomically
-    from vflaudit.report import finding_rows, gate_failures, write_report
+    from vflaudit.report import gate_failures, write_report
+    from vflaudit.report.audit import load_audit
 
     write_atomically(out / "failures.json", dumps(outcome.failures))
     paths = write_report(out, ("html", "md", "json", "junit"), gate=gate)
-    rows = finding_rows(out)
+    rows = load_audit(out, gate).rows
     if as_json:
         print_json(payload)
     else:
-        if not bad and rows:
-            header = ("target", "data", "attack", "adversary", "score", "baseline", "advantage (95%)", "finding")
-            show("Findings", header, [row.cells() for row in rows])
+        header = ("target", "data", "attack", "adversary", "score", "baseline", "advantage (95%)", "finding")
+        show("Findings", header, [_cells(row) for row in rows])
         if outcome.reused:
             print(f"{outcome.reused} of {len(outcome.results)} results were already there.")
         print(f"report: {paths[0]}")
@@ -253,6 +253,15 @@ def _finish(outcome: Any, out: Path, gate: float | None, as_json: bool, payload:
         print(f"gate: {reason}", file=sys.stderr)
     if failed or outcome.failures or bad:
         raise typer.Exit(1)
+
+
+def _cells(row: Any) -> tuple[str, ...]:
+    """A finding as a line of the terminal's table."""
+    low, high = row.interval
+    finding = f"{row.control} control: {'FAILED' if row.problem else 'fine'}" if row.control else row.finding
+    advantage = f"{row.advantage:+.3f} [{low:+.3f}, {high:+.3f}]"
+    where = f"{row.dataset}, {row.party}" if row.party else row.dataset
+    return (row.target, where, row.attack, row.adversary, f"{row.score:.3f}", f"{row.baseline:.3f}", advantage, finding)
 
 
 @app.command()
@@ -350,10 +359,11 @@ def report(
 
     Example: `vflaudit report audit --format junit --gate 0.2`
     """
-    from vflaudit.report import finding_rows, gate_failures, write_report
+    from vflaudit.report import gate_failures, write_report
+    from vflaudit.report.audit import load_audit
 
     paths = write_report(folder, tuple(format or ("html",)), gate=gate)
-    failed = gate_failures(finding_rows(folder), gate) if gate is not None else []
+    failed = gate_failures(load_audit(folder, gate).rows, gate) if gate is not None else []
     if as_json:
         print_json({"written": [str(path) for path in paths], "gate_failures": failed})
     else:

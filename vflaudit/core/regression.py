@@ -32,22 +32,27 @@ class Fit:
         return float(self.errors.mean())
 
 
+def _moves(x: Array) -> Array:
+    """Columns that move in three examples or more; the others are left out.
+
+    A unit that is active for one example only is fitted to that example's noise, which no left-out example shows, and
+    blows up on new rows.
+    """
+    often = (x != np.median(x, axis=0)).sum(axis=0) >= min(3, len(x) - 1)
+    return often & (x.std(axis=0) > 1e-9 * (1 + np.abs(x.mean(axis=0))))
+
+
 def _common_scale(x: Array) -> Predictor:
     """Centre, and scale all columns by one factor: units of a layer are comparable, rarely active ones stay small."""
-    mean = x.mean(axis=0)
+    mean, usable = x.mean(axis=0), _moves(x)
     size = np.sqrt(np.mean((x - mean) ** 2)) or 1.0
-    return lambda new: (new - mean) / size
+    return lambda new: (new - mean) * (usable / size)
 
 
 def _own_scale(x: Array) -> Predictor:
-    """Centre and scale each column by itself; columns that hardly ever move in the examples vanish.
-
-    A unit that is active for one example only would get a huge scale from that example and blow up on new rows.
-    """
+    """Centre and scale each column by itself."""
     mean, deviation = x.mean(axis=0), x.std(axis=0)
-    moves = (x != np.median(x, axis=0)).sum(axis=0) >= min(3, len(x) - 1)
-    usable = moves & (deviation > 1e-9 * (1 + np.abs(mean)))
-    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=usable)
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=_moves(x))
     return lambda new: (new - mean) * scale
 
 
@@ -68,8 +73,11 @@ def kernel_ridge(x: Array, y: Array, kind: str, scaling: str = "") -> Fit:
     """Ridge regression in dual form with exact leave-one-out errors; strength and width picked by them per target.
 
     With G = K + lambda I, the leave-one-out residuals are (G^-1 y) / diag(G^-1); one eigendecomposition of K per kernel
-    gives them for all strengths at once. Centring K and y absorbs the intercept.
+    gives them for all strengths at once. Restricting K and y to the complement of the constant vector is centring them,
+    which absorbs the intercept.
     """
+    from scipy.linalg import helmert
+
     if len(x) > KERNEL_LIMIT:
         x, y = x[:KERNEL_LIMIT], y[:KERNEL_LIMIT]
     scale = SCALES[scaling](x)
@@ -77,20 +85,20 @@ def kernel_ridge(x: Array, y: Array, kind: str, scaling: str = "") -> Fit:
     count, centred = len(x), y - mean
     options = [("linear", 0.0)] if kind == "linear" else [("rbf", gamma) for gamma in (0.01, 0.1, 0.3, 1.0)]
     strengths = np.logspace(-9, 4, 27)
-    best = np.full(y.shape[1], np.inf)
+    errors = constant(y).errors.copy()  # the mean, unless something beats it
+    best = errors.mean(axis=0)
+    basis = helmert(count).T  # orthonormal, and orthogonal to the constant vector: this is what centring leaves
     chosen: list[tuple[tuple[str, float], Array]] = [(options[0], np.zeros(count)) for _ in range(y.shape[1])]
-    errors = np.zeros_like(y)
     for option in options:
-        gram = _centre(_kernel(option, inputs, inputs))
-        values, vectors = np.linalg.eigh(gram)
-        values = np.maximum(values, 0.0)
+        values, within = np.linalg.eigh(basis.T @ _kernel(option, inputs, inputs) @ basis)
+        if values[-1] < 1e-12:  # all examples look alike
+            continue
+        values, vectors = np.maximum(values, 0.0), basis @ within
         rotated, squared = vectors.T @ centred, vectors**2
-        # the constant vector is in the null space of the centred kernel; adding its share keeps the diagonal honest
-        for strength in strengths * max(values[-1], 1e-12):
+        for strength in strengths * values[-1]:
             inverse = 1.0 / (values + strength)
             weights = vectors @ (inverse[:, None] * rotated)
-            diagonal = squared @ inverse - 1.0 / (count * strength)
-            residual = weights / np.maximum(diagonal, 1e-12 / strength)[:, None]
+            residual = weights / (squared @ inverse)[:, None]
             loss = (residual**2).mean(axis=0)
             for target in np.flatnonzero(loss < best):
                 best[target], errors[:, target] = loss[target], residual[:, target] ** 2
@@ -110,11 +118,6 @@ def kernel_ridge(x: Array, y: Array, kind: str, scaling: str = "") -> Fit:
         return out
 
     return Fit(("ridge" if kind == "linear" else "kernel ridge") + scaling, predict, errors)
-
-
-def _centre(gram: Array) -> Array:
-    rows = gram.mean(axis=0)
-    return gram - rows[None, :] - rows[:, None] + gram.mean()
 
 
 def _kernel(option: tuple[str, float], a: Array, b: Array) -> Array:

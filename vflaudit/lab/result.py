@@ -93,9 +93,10 @@ def versions() -> dict[str, str]:
 
 
 def _source_hash() -> str:
+    """A hash of the code that decides results: not of claims, reports and the command line, which only use them."""
     home = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
-    for package in ("vflaudit", "attacks", "defenses"):
+    for package in ("vflaudit/core", "vflaudit/accounting", "defenses", "vflaudit/protocols", "attacks", "vflaudit/lab"):
         for path in sorted((home / package).rglob("*.py")):
             digest.update(str(path.relative_to(home)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]

@@ -50,24 +50,28 @@ def plan(experiments: Sequence[Experiment]) -> list[tuple[str, Experiment]]:
     return list(planned.items())
 
 
-def grouped(todo: Sequence[Experiment]) -> list[list[Experiment]]:
+def grouped(todo: Sequence[tuple[str, Experiment]]) -> list[list[tuple[str, Experiment]]]:
     """Experiments that share a protocol run, together."""
-    groups: dict[str, list[Experiment]] = {}
-    for experiment in todo:
-        groups.setdefault(json.dumps(experiment.run_part(), sort_keys=True), []).append(experiment)
+    groups: dict[str, list[tuple[str, Experiment]]] = {}
+    for key, experiment in todo:
+        groups.setdefault(json.dumps(experiment.run_part(), sort_keys=True), []).append((key, experiment))
     return list(groups.values())
 
 
-def work(group: list[dict[str, Any]], folder: str) -> list[tuple[str, str | None]]:
+def work(group: list[tuple[str, dict[str, Any]]], folder: str) -> list[tuple[str, str | None]]:
     """One worker's job: every result is on disk before the next is begun. Returns (description, failure)."""
     store = Store(folder)
     done: list[tuple[str, str | None]] = []
-    for experiment, result, timing in perform([Experiment(**item) for item in group]):
+    finished = perform([Experiment(**item) for _, item in group])
+    for (key, _), (experiment, result, timing) in zip(group, finished, strict=True):
+        failure = None
         if isinstance(result, Exception):
-            done.append((describe(experiment), str(result)))
+            failure = str(result)
+        elif result.key != key:
+            failure = "the data or the code changed while the suite was running: run it again"
         else:
             store.write(result, timing)
-            done.append((describe(experiment), None))
+        done.append((describe(experiment), failure))
     return done
 
 
@@ -99,7 +103,7 @@ def run_experiments(
     if not resume:
         for key, _ in planned:
             store.path(key).unlink(missing_ok=True)
-    todo = grouped([experiment for key, experiment in planned if key not in kept])
+    todo = grouped([(key, experiment) for key, experiment in planned if key not in kept])
     done, failures = len(kept), {}
     if progress:
         progress(done, len(planned))
@@ -113,14 +117,14 @@ def run_experiments(
     return Outcome(store.finish(), failures, len(kept), store)
 
 
-def _parallel(todo: list[list[Experiment]], folder: str, jobs: int, backend: str) -> Any:
+def _parallel(todo: list[list[tuple[str, Experiment]]], folder: str, jobs: int, backend: str) -> Any:
     """Jobs over processes, results as they come. Interrupting kills the workers; what they finished is on disk."""
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky import get_reusable_executor
 
     if backend == "ray":
         start_ray(jobs)
-    tasks = [delayed(work)([item.model_dump(mode="json") for item in group], folder) for group in todo]
+    tasks = [delayed(work)([(key, item.model_dump(mode="json")) for key, item in group], folder) for group in todo]
     options: dict[str, Any] = {"inner_max_num_threads": 1} if backend == "local" and jobs > 1 else {}
     name = "ray" if backend == "ray" else "loky" if jobs > 1 else "sequential"
     try:

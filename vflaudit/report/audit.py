@@ -158,12 +158,14 @@ def load_audit(folder: str | Path, gate: float | None = None) -> Audit:
 def find_targets(results: Sequence[Result], timings: Mapping[str, Any]) -> list[Target]:
     """Each protocol run once per seed, however many attacks it served."""
     runs: dict[str, dict[int, Result]] = {}
+    purposes: dict[str, set[str | None]] = {}
     for result in results:
         run = {key: value for key, value in result.experiment.items() if key not in NOT_THE_RUN}
         key = json.dumps([result.protocol, result.dataset.name, run], sort_keys=True, default=str)
         runs.setdefault(key, {}).setdefault(result.seed, result)
+        purposes.setdefault(key, set()).add(result.control)
     differs, found = varying(results), []
-    for by_seed in runs.values():
+    for key, by_seed in runs.items():
         group = list(by_seed.values())
         measured = [timings[r.key] for r in group if isinstance(timings.get(r.key), dict)]
         cpu = averages({"cpu": sum((t.get("cpu_seconds") or {}).values())} for t in measured if "cpu_seconds" in t)
@@ -171,7 +173,7 @@ def find_targets(results: Sequence[Result], timings: Mapping[str, Any]) -> list[
             Target(
                 target=target_label(group[0]),
                 dataset=dataset_label(group[0], differs),
-                control=group[0].control,
+                control=None if None in purposes[key] else group[0].control,
                 seeds=len(group),
                 utility=averages(r.utility for r in group),
                 costs=averages({k: r.costs.get(k) for k in ("rounds", "messages", "bytes")} for r in group),

@@ -49,9 +49,10 @@ def _overview(audit: Audit) -> str:
     targets = {(row.target, row.dataset) for row in audit.findings}
     settings = count(len(audit.findings), "combination")
     verb = "shows" if len(leaking) == 1 else "show"
+    many = f"all {len(leaking)}" if len(leaking) == len(audit.findings) > 1 else f"{len(leaking)} of them"
     return (
         f"{settings} of target, adversary and attack on {count(len(targets), 'target')} were measured; "
-        f"{len(leaking)} of them {verb} a leak."
+        f"{many} {verb} a leak."
     )
 
 
@@ -61,7 +62,7 @@ def _strongest(findings: list[Row]) -> list[str]:
         return ["No attack in this report beat the best guess possible without the protocol."]
     done = DONE.get(row.game, "scores {score}").format(party=row.party, score=number(row.score))
     return [
-        f"What leaks most: on {row.target} ({row.dataset}), {row.adversary}, {done}, where the best guess without "
+        f"What leaks most: on {row.target} with {row.dataset}, {row.adversary}, {done}, where the best guess without "
         f"the protocol reaches {number(row.baseline)} (advantage {signed(row.advantage)}, 95% interval "
         f"{interval(row.interval)}, {count(row.seeds, 'seed')})."
     ]
@@ -79,7 +80,7 @@ def _rest(findings: list[Row]) -> list[str]:
 def _series(series: Series) -> str:
     (few, least), (many, most) = series.points[0], series.points[-1]
     return (
-        f"Knowledge matters: on {least.target} ({least.dataset}), {least.attack} goes from a score of "
+        f"Knowledge matters: on {least.target} with {least.dataset}, {least.attack} goes from a score of "
         f"{number(least.score)} with {few:,} to {number(most.score)} with {many:,} {series.axis}."
     )
 

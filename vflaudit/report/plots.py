@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vflaudit.report.audit import Audit, Target
-from vflaudit.report.style import SMALL, WIDTH, Plot, Theme, bare, new_figure, plot, wrapped
+from vflaudit.report.style import NARROW, SMALL, WIDTH, Plot, Theme, bare, new_figure, plot, wrapped
 from vflaudit.report.summary import Row, Series
 from vflaudit.report.words import METRICS, capital, count, number, signed, size
 
@@ -39,7 +39,7 @@ def forest(audit: Audit) -> list[Plot]:
         caption = (
             "The mark is the mean advantage over the best guess without the protocol, the line its 95% interval. "
             "A filled diamond leaks: its whole interval is above zero. A hollow circle does not show that. "
-            "Squares are controls."
+            "Squares are controls, red where they failed."
         )
         if len(shown) < len(rows):
             caption += f" The {len(shown)} strongest of {len(rows)} are drawn; the table has all."
@@ -48,21 +48,24 @@ def forest(audit: Audit) -> list[Plot]:
             f"Forest plot of {count(len(shown), 'finding')} and {count(len(controls), 'control')}. Strongest: {about}."
         )
         title = "Privacy loss as epsilon" if epsilon else "Advantage of every attack"
-        draw = partial(_forest, shown, controls, audit.gate, epsilon)
-        found.append(plot(title, alt, caption, draw))
+        wide, narrow = (partial(_forest, shown, controls, audit.gate, epsilon, width) for width in (WIDTH, NARROW))
+        found.append(plot(title, alt, caption, wide, narrow))
     return found
 
 
-def _forest(rows: Sequence[Row], controls: Sequence[Row], gate: float | None, epsilon: bool, theme: Theme) -> Figure:
+def _forest(
+    rows: Sequence[Row], controls: Sequence[Row], gate: float | None, epsilon: bool, width: float, theme: Theme
+) -> Figure:
     sections = [
         ("Findings", rows),
         ("Positive controls: must win", [row for row in controls if row.control == "positive"]),
         ("Negative controls: must stay at zero", [row for row in controls if row.control == "negative"]),
     ]
-    labels = {row.name: _forest_label(row) for row in (*rows, *controls)}
+    labels = {row.name: _forest_label(row, width) for row in (*rows, *controls)}
     used = [section for section in sections if section[1]]
-    height = sum(0.34 + sum(LINE * len(labels[row.name]) + GAP for row in group) for _, group in used) + 0.1
-    figure = new_figure(height + 0.5)
+    texts = sum(len(heads) + len(notes) for heads, notes in labels.values())
+    height = 0.1 + 0.34 * len(used) + LINE * texts + GAP * len(labels)
+    figure = new_figure(height + 0.5, width)
     axes = figure.add_axes((0.01, 0.45 / (height + 0.5), 0.98, height / (height + 0.5)))
     bare(axes, theme)
     everyone = [row for _, group in used for row in group]
@@ -78,7 +81,8 @@ def _forest(rows: Sequence[Row], controls: Sequence[Row], gate: float | None, ep
     for heading, group in used:
         top += 0.3
         axes.text(0, top - 0.08, heading.upper(), transform=axes.get_yaxis_transform(), fontsize=7.6,
-                  color=theme.muted, fontweight="bold", va="baseline")  # fmt: skip
+                  color=theme.muted, fontweight="bold", va="baseline",
+                  bbox={"facecolor": theme.paper, "edgecolor": "none", "pad": 0.6})  # fmt: skip
         axes.plot([0, 1], [top] * 2, transform=axes.get_yaxis_transform(), color=theme.muted, linewidth=0.6)
         top += 0.04
         for row in group:
@@ -92,23 +96,31 @@ def _forest(rows: Sequence[Row], controls: Sequence[Row], gate: float | None, ep
     return figure
 
 
-def _forest_label(row: Row) -> list[str]:
+def _forest_label(row: Row, width: float) -> tuple[list[str], list[str]]:
     head = " · ".join(part for part in (row.target, row.dataset, row.party) if part)
-    return [*wrapped(head, 58, 2), *wrapped(f"{row.attack}: {row.adversary}", 80, 2)]
+    return wrapped(head, int(12.4 * width), 3), wrapped(f"{row.attack}: {row.adversary}", int(16.4 * width), 4)
 
 
-def _forest_row(axes: Axes, row: Row, label: list[str], top: float, limits: tuple[float, float], theme: Theme) -> float:
+def _forest_row(
+    axes: Axes,
+    row: Row,
+    label: tuple[list[str], list[str]],
+    top: float,
+    limits: tuple[float, float],
+    theme: Theme,
+) -> float:
     """Text, then the interval below it. Returns where the next row begins."""
-    across = axes.get_yaxis_transform()
-    heads = len(wrapped(" · ".join(part for part in (row.target, row.dataset, row.party) if part), 58, 2))
-    for place, text in enumerate(label):
-        head = place < heads
-        axes.text(0, top + LINE * (place + 1), text, transform=across, fontsize=SMALL if head else 7.4, va="baseline",
-                  color=theme.ink if head else theme.muted)  # fmt: skip
+    across, behind = axes.get_yaxis_transform(), {"facecolor": theme.paper, "edgecolor": "none", "pad": 2.4}
+    heads, notes = label
+    for place, text in enumerate((*heads, *notes)):
+        head = place < len(heads)
+        axes.text(0, top + LINE * (place + 1), text, transform=across, fontsize=SMALL if head else 7.5, va="baseline",
+                  color=theme.ink if head else theme.muted, bbox=behind, zorder=2.5 if place else 2.6)  # fmt: skip
     axes.text(1, top + LINE, signed(row.advantage), transform=across, fontsize=SMALL, ha="right", va="baseline",
-              fontweight="bold", color=theme.ink)  # fmt: skip
-    y = top + LINE * len(label) + 0.15
-    colour = theme.control if row.control else theme.leak if row.leaks else theme.quiet
+              fontweight="bold", color=theme.ink, bbox=behind)  # fmt: skip
+    bottom = top + LINE * (len(heads) + len(notes))
+    y = bottom + 0.15
+    colour = theme.failed if row.problem else theme.control if row.control else theme.leak if row.leaks else theme.quiet
     left, right = limits
     low, high = (min(max(end, left), right) for end in row.interval)
     axes.plot([low, high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt")
@@ -120,7 +132,7 @@ def _forest_row(axes: Axes, row: Row, label: list[str], top: float, limits: tupl
     middle = min(max(row.advantage, left), right)
     axes.plot([middle], [y], marker=mark, color=colour, markerfacecolor=face, markersize=6.5, markeredgewidth=1.6,
               clip_on=False, zorder=3)  # fmt: skip
-    return top + LINE * len(label) + GAP
+    return bottom + GAP
 
 
 # --- (2) curves ---------------------------------------------------------------------------------------------
@@ -230,15 +242,14 @@ def _heatmap(rows: Sequence[Row], columns: Sequence[str], theme: Theme) -> Figur
     import numpy as np
     from matplotlib import colormaps
 
-    heads = ["\n".join(wrapped(row.target.replace(" + ", " "), 15 if len(rows) > 3 else 22, 4)) for row in rows]
+    heads = ["\n".join(wrapped(row.target, 16 if len(rows) > 3 else 22, 5)) for row in rows]
     deepest = max(head.count("\n") + 1 for head in heads)
     height = 0.225 * len(columns) + 0.15 * deepest + 0.2
-    wide = 1.55 + 0.95 * max(len(rows), 2)
-    figure = new_figure(height, min(wide, WIDTH) if len(rows) < 5 else WIDTH)
-    axes = figure.add_axes((0.34, 0.01, 0.65, 0.225 * len(columns) / height))
+    figure = new_figure(height)
+    wide = min(0.66, 0.22 * len(rows))
+    axes = figure.add_axes((0.33, 0.01, wide, 0.225 * len(columns) / height))
     values = np.array([[row.columns.get(name, np.nan) for row in rows] for name in columns])
-    palette = colormaps["cividis"].copy()
-    palette.set_bad(alpha=0)
+    palette = colormaps["cividis"].with_extremes(bad=(0, 0, 0, 0))
     axes.imshow(np.ma.masked_invalid(np.clip(values, 0, 1)), aspect="auto", cmap=palette, vmin=0, vmax=1,
                 interpolation="nearest")  # fmt: skip
     for y, x in np.ndindex(*values.shape):
@@ -284,13 +295,13 @@ def _costs(targets: Sequence[Target], theme: Theme) -> Figure:
         (name, [t.costs.get(key) for t in targets], True) for name, key in (("Sent", "bytes"), ("Rounds", "rounds"))
     ]
     labels = ["\n".join([*wrapped(t.target, 28, 2), *wrapped(t.dataset, 28, 1)]) for t in targets]
-    height = 0.2 + sum(0.17 * (label.count("\n") + 1) + 0.13 for label in labels)
+    height = 0.2 + sum(0.145 * (label.count("\n") + 1) + 0.13 for label in labels)
     figure = new_figure(height + 0.3)
     first, gap = 0.345, 0.035
     wide = (1 - first - gap * len(panels)) / len(panels)
     edges = [0.0]
     for label in labels:
-        edges.append(edges[-1] + 0.17 * (label.count("\n") + 1) + 0.13)
+        edges.append(edges[-1] + 0.145 * (label.count("\n") + 1) + 0.13)
     middles = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
     for place, (name, values, log) in enumerate(panels):
         axes = figure.add_axes((first + place * (wide + gap), 0.01, wide, height / (height + 0.3)))

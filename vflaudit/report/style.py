@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import textwrap
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 5.6  # inches: wide enough for a desktop column, and still legible when scaled to a phone
+WIDTH, NARROW = 5.6, 3.8  # inches: a column on a desktop, a phone
 SMALL, NORMAL = 8.6, 9.4  # points
+_SIGNS = re.compile(r"(?<=[=:,_+/-])")
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,20 @@ class Theme:
     leak: str
     quiet: str
     control: str
+    failed: str
     gate: str
     lines: tuple[str, ...]
 
 
 LIGHT = Theme(
     ink="#1b2430", paper="#ffffff", muted="#5b6775", grid="#dde2e8", leak="#c24e00", quiet="#0072b2",
-    control="#4f5b69", gate="#8a3a86", lines=("#0072b2", "#d55e00", "#009e73", "#b8679a", "#b07a00", "#3f91c4"),
+    control="#4f5b69", failed="#b00020", gate="#8a3a86",
+    lines=("#0072b2", "#d55e00", "#009e73", "#b8679a", "#b07a00", "#3f91c4"),
 )  # fmt: skip
 DARK = Theme(
-    ink="#e8edf3", paper="#151c24", muted="#a3afbd", grid="#3a4552", leak="#ff9a4d", quiet="#62b8f0",
-    control="#b6c1cd", gate="#d99ad4", lines=("#62b8f0", "#ff9a4d", "#3fd0a5", "#e3a3cb", "#f0c04a", "#a5d4f5"),
+    ink="#e8edf3", paper="#10161d", muted="#a3afbd", grid="#3a4552", leak="#ff9a4d", quiet="#62b8f0",
+    control="#b6c1cd", failed="#ff6b6b", gate="#d99ad4",
+    lines=("#62b8f0", "#ff9a4d", "#3fd0a5", "#e3a3cb", "#f0c04a", "#a5d4f5"),
 )  # fmt: skip
 
 
@@ -51,12 +55,16 @@ class Plot:
     caption: str
     light: str
     dark: str
+    narrow_light: str | None = None
+    narrow_dark: str | None = None
 
 
-def plot(title: str, alt: str, caption: str, draw: Callable[[Theme], Figure]) -> Plot:
-    """Draw once per theme."""
-    light, dark = (data_uri(draw, theme) for theme in (LIGHT, DARK))
-    return Plot(title, alt, caption, light, dark)
+def plot(
+    title: str, alt: str, caption: str, draw: Callable[[Theme], Figure], narrow: Callable[[Theme], Figure] | None = None
+) -> Plot:
+    """Draw once per theme; `narrow` draws the same for a phone, where scaling down would make text too small."""
+    images = [data_uri(one, theme) for one in (draw, narrow) if one is not None for theme in (LIGHT, DARK)]
+    return Plot(title, alt, caption, *images)
 
 
 def data_uri(draw: Callable[[Theme], Figure], theme: Theme) -> str:
@@ -96,6 +104,19 @@ def bare(axes: Axes, theme: Theme, *, grid: str | None = "x") -> None:
 
 
 def wrapped(text: str, width: int, lines: int = 3) -> list[str]:
-    """At most so many lines of so many characters."""
-    found = textwrap.wrap(text, width, max_lines=lines, placeholder=" …", break_on_hyphens=False)
-    return found or [""]
+    """At most so many lines of so many characters; a word too long for a line is broken after a sign in it."""
+    found = [""]
+    for word in text.split():
+        for place, piece in enumerate([word] if len(word) <= width else _pieces(word, width)):
+            joint = " " if place == 0 and found[-1] else ""
+            if found[-1] and len(found[-1] + joint + piece) > width:
+                found.append(piece)
+            else:
+                found[-1] += joint + piece
+    return found if len(found) <= lines else [*found[: lines - 1], found[lines - 1][: width - 1] + "…"]
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    """Parts of a long word, none longer than a line."""
+    parts = _SIGNS.split(word)
+    return [part[start : start + width] for part in parts for start in range(0, len(part), width)]
