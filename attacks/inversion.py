@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -39,31 +40,51 @@ class RepresentationInversion(FeatureAttack):
     def _invert(self, view: View, party: str, seed: int) -> tuple[RowGuess, str]:
         samples = view.knowledge.samples
         assert samples is not None and samples.handles is not None
-        sent, own = view.sent_by(party), view.own_columns()
-        usable = np.isin(samples.handles, sent.rows)
+        own = view.own_columns()
+        sources = {"": view.sent_by(party)}
+        if len(view.transcript.epochs()) > 1:
+            sources[", averaged over epochs"] = view.sent_by(party, average=True)
+        rows = sources[""].rows
+        usable = np.isin(samples.handles, rows)
         handles, targets = samples.handles[usable], samples.features[party][usable]
         prior = _best_prior(no_message_fits(view, party, seed), own[handles], targets)
-        messages = sent.at(handles)
-        inputs = np.hstack([messages, own[handles]])
-        start = np.array(prior.predict(own[handles]))
-        options = [(fit, False) for fit in fits(inputs, targets, seed, learners=self.learners)]
-        if own.shape[1]:
-            # own columns may only add noise to a message that says it all
-            options += [
-                (_widen(fit, messages.shape[1]), False)
-                for fit in fits(messages, targets, seed, learners=("ridge", "kernel"))
-            ]
-        if view.knowledge.distribution is not None:
-            # the prior was fitted on other people, so its residuals on the pairs are honest targets
-            options += [(fit, True) for fit in fits(inputs, targets - start, seed, learners=("ridge", "kernel"))]
-        rows = sent.rows
         base = np.array(prior.predict(own[rows]))
-        best = _beats(prior, options, targets)
+        options = [
+            Option(f"{fit.name}{suffix}", fit.errors, fit.predict(np.hstack([sent.at(rows), own[rows]])) + start)
+            for suffix, sent in sources.items()
+            for fit, start in self._fits(view, prior, sent.at(handles), own[handles], targets, base, seed)
+        ]
+        best = _beats(prior.errors, options, targets)
         if best is None:
             return RowGuess(rows, base), f"no message ({prior.name})"
-        fit, residual = best
-        correction = fit.predict(np.hstack([sent.values, own[rows]]))
-        return RowGuess(rows, correction + base if residual else correction), fit.name
+        return RowGuess(rows, best.values), best.name
+
+    def _fits(
+        self, view: View, prior: Fit, messages: Array, own: Array, targets: Array, base: Array, seed: int
+    ) -> list[tuple[Fit, Array | float]]:
+        """Regressors of the targets on messages and own columns, and what to add to their predictions."""
+        inputs = np.hstack([messages, own])
+        found: list[tuple[Fit, Array | float]] = [
+            (fit, 0.0) for fit in fits(inputs, targets, seed, learners=self.learners)
+        ]
+        if own.shape[1]:
+            # own columns may only add noise to a message that says it all
+            alone = fits(messages, targets, seed, learners=("ridge", "kernel"))
+            found += [(_widen(fit, messages.shape[1]), 0.0) for fit in alone]
+        if view.knowledge.distribution is not None:
+            # the prior was fitted on other people, so its residuals on the pairs are honest targets
+            rest = targets - np.array(prior.predict(own))
+            found += [(fit, base) for fit in fits(inputs, rest, seed, learners=("ridge", "kernel"))]
+        return found
+
+
+@dataclass(frozen=True)
+class Option:
+    """A way to guess: the errors it made on held-out pairs, and its guess for every row."""
+
+    name: str
+    errors: Array
+    values: Array
 
 
 def _widen(fit: Fit, width: int) -> Fit:
@@ -76,13 +97,13 @@ def _best_prior(found: list[Fit], own: Array, targets: Array) -> Fit:
 
     Predictors fitted on other people are judged on the pairs out of sample, those fitted on the pairs by leave-one-out.
     """
-    scored = []
+    judged: dict[str, Fit] = {}
     for fit in found:
         errors = fit.errors if fit.errors.shape == targets.shape else (targets - fit.predict(own)) ** 2
-        scored.append((Fit(fit.name, fit.predict, errors), False))
-    mean = next((fit for fit, _ in scored if fit.name == "mean"), scored[0][0])
-    better = _beats(mean, scored, targets)
-    return mean if better is None else better[0]
+        judged.setdefault(fit.name, Fit(fit.name, fit.predict, errors))
+    mean = judged.get("mean", next(iter(judged.values())))
+    better = _beats(mean.errors, [Option(name, fit.errors, np.zeros(0)) for name, fit in judged.items()], targets)
+    return mean if better is None else judged[better.name]
 
 
 def _relative(errors: Array, targets: Array) -> Array:
@@ -91,11 +112,11 @@ def _relative(errors: Array, targets: Array) -> Array:
     return (errors / np.where(variance > 1e-12, variance, 1.0)).mean(axis=1)
 
 
-def _beats(prior: Fit, options: list[tuple[Fit, bool]], targets: Array) -> tuple[Fit, bool] | None:
+def _beats(prior: Array, options: list[Option], targets: Array) -> Option | None:
     """The best option, if it beats the prior on held-out pairs by more than one standard error."""
     if not options:
         return None
-    best = min(options, key=lambda option: _relative(option[0].errors, targets).mean())
-    gain = _relative(prior.errors, targets) - _relative(best[0].errors, targets)
+    best = min(options, key=lambda option: _relative(option.errors, targets).mean())
+    gain = _relative(prior, targets) - _relative(best.errors, targets)
     error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.inf
     return best if gain.mean() > error else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -11,19 +11,37 @@ import numpy as np
 from vflaudit.core.config import Configurable
 from vflaudit.core.dataset import Array
 from vflaudit.core.randomness import stream
+from vflaudit.core.wire import Wire
 
-Hook = Literal["features_out", "labels_out", "gradients_out"]
+Hook = Literal["features_out", "labels_out", "gradients_out", "rows_out"]
 
 
 class Defense(Configurable):
-    """Changes an array just before its owner sends it. `applies_to` names protocols; empty means any with the hook."""
+    """A protection at one hook. `applies_to` names protocols; empty means any that has the hook."""
 
     hook: ClassVar[Hook]
     applies_to: ClassVar[tuple[str, ...]] = ()
+    helpers: ClassVar[tuple[str, ...]] = ()  # parties that the defense adds to the protocol
+
+
+class ArrayDefense(Defense):
+    """Changes an array just before its owner sends it."""
 
     @abstractmethod
     def apply(self, values: Array, rng: np.random.Generator) -> Array:
         """The protected array, same shape and dtype."""
+
+
+class RowsDefense(Defense):
+    """Brings everybody's tables to their receiver in another order. It sends messages of its own."""
+
+    hook: ClassVar[Hook] = "rows_out"
+
+    @abstractmethod
+    def exchange(
+        self, wire: Wire, tables: Mapping[str, Array], senders: Mapping[str, str], receiver: str, seed: int
+    ) -> tuple[dict[str, Array], Array]:
+        """Tables as the receiver gets them, and (for the lab alone) which original row stands at each position."""
 
 
 class Protection:
@@ -37,9 +55,14 @@ class Protection:
     def __call__(self, hook: Hook, party: str, values: Array) -> Array:
         """Pass an outgoing array through every defense at this hook, in the order they were given."""
         for index, defense in enumerate(self.defenses):
-            if defense.hook == hook:
+            if defense.hook == hook and isinstance(defense, ArrayDefense):
                 key = (index, party)
                 if key not in self._streams:
                     self._streams[key] = stream(self._seed, "defense", index, defense.name, party)
                 values = defense.apply(values, self._streams[key])
         return values
+
+    @property
+    def shuffle(self) -> RowsDefense | None:
+        """The defense that reorders rows, if there is one."""
+        return next((defense for defense in self.defenses if isinstance(defense, RowsDefense)), None)

@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from defenses.base import Defense, Hook
+from defenses.base import ArrayDefense, Hook
 from vflaudit.core.dataset import Array
 
 
-class GaussianNoise(Defense):
+class GaussianNoise(ArrayDefense):
     """Add independent Gaussian noise of deviation sigma to every feature message (no privacy guarantee is claimed)."""
 
     name: ClassVar[str] = "gaussian-noise"

@@ -31,9 +31,7 @@ def assert_coverage(outcome: tuple[int, int], promise: float = 0.95, at_most: fl
     hits, worlds = outcome
     assert binomtest(hits, worlds, promise, alternative="less").pvalue > 1e-4, f"covered {hits / worlds:.1%}"
     if at_most < 1:
-        assert binomtest(hits, worlds, at_most, alternative="greater").pvalue > 1e-4, (
-            f"covered {hits / worlds:.1%}"
-        )
+        assert binomtest(hits, worlds, at_most, alternative="greater").pvalue > 1e-4, f"covered {hits / worlds:.1%}"
 
 
 def generators(*seed: int, worlds: int = WORLDS) -> Iterable[np.random.Generator]:
@@ -50,13 +48,10 @@ def test_the_check_itself_catches_90_percent() -> None:
 def test_clopper_pearson(chance: float, trials: int) -> None:
     """Exact, so never below; measured 95.5-99.3%, above the promise as counts are discrete."""
     assert_coverage(
-        covers(
-            (st.clopper_pearson(int(rng.binomial(trials, chance)), trials), chance) for rng in generators(2)
-        )
+        covers((st.clopper_pearson(int(rng.binomial(trials, chance)), trials), chance) for rng in generators(2))
     )
     lower = covers(
-        ((st.clopper_pearson_lower(int(rng.binomial(trials, chance)), trials), 1.0), chance)
-        for rng in generators(3)
+        ((st.clopper_pearson_lower(int(rng.binomial(trials, chance)), trials), 1.0), chance) for rng in generators(3)
     )
     assert_coverage(lower)
 
@@ -67,9 +62,7 @@ def test_t(seeds: int) -> None:
     assert_coverage(outcome, at_most=0.95)
 
 
-def binormal(
-    value: float, spread: float
-) -> Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray]]:
+def binormal(value: float, spread: float) -> Callable[[np.random.Generator, int, int], tuple[np.ndarray, np.ndarray]]:
     """Normal scores with this AUC, the positive ones `spread` times as wide."""
     shift = np.hypot(1.0, spread) * ndtri(value)
 
@@ -83,9 +76,7 @@ def outliers(value: float) -> Callable[[np.random.Generator, int, int], tuple[np
     """Perfect separation, but for a few positives below everything: hard for a variance estimate."""
 
     def draw(rng: np.random.Generator, positives: int, negatives: int) -> tuple[np.ndarray, np.ndarray]:
-        return np.where(rng.random(positives) < value, 2.0, -2.0) + rng.random(positives), rng.random(
-            negatives
-        )
+        return np.where(rng.random(positives) < value, 2.0, -2.0) + rng.random(positives), rng.random(negatives)
 
     return draw
 
@@ -130,9 +121,7 @@ def test_auc_difference(positives: int, negatives: int, shifts: tuple[float, flo
 
     def world(rng: np.random.Generator) -> tuple[st.Interval, float]:
         shared, *own = rng.normal(size=(3, labels.size))
-        scores = [
-            shift * labels + np.sqrt(0.5) * (shared + noise) for shift, noise in zip(shifts, own, strict=True)
-        ]
+        scores = [shift * labels + np.sqrt(0.5) * (shared + noise) for shift, noise in zip(shifts, own, strict=True)]
         (one, moves), (two, others) = (st.auc_influence(labels, score) for score in scores)
         return st.difference_interval(one - two, moves - others, smaller_class=positives), truth
 
@@ -193,9 +182,7 @@ def test_r2_bootstrap(kind: str, rows: int, groups: int, promise: float) -> None
     """
     own, gap = [], []
     for rng in generators(8, rows):
-        attack, difference = st.bootstrap_r2_difference(
-            *features(kind, rows, rng), rng, replicates=400, groups=groups
-        )
+        attack, difference = st.bootstrap_r2_difference(*features(kind, rows, rng), rng, replicates=400, groups=groups)
         own.append((attack, ATTACK))
         gap.append((difference, ATTACK - BASELINE))
     assert_coverage(covers(own), promise)

@@ -149,6 +149,24 @@ def test_every_field_of_a_suite_is_documented() -> None:
         assert f"`{item.option}" in text, item.option
 
 
+def test_every_finding_and_format_is_documented() -> None:
+    from vflaudit.lab.result import Result
+    from vflaudit.report import FILES
+    from vflaudit.report.summary import LEVELS
+
+    text = (HOME / "docs" / "results.md").read_text(encoding="utf-8")
+    for words in (*LEVELS.values(), *FILES.values()):
+        assert words in text, words
+    for field in set(Result.model_fields) - {"schema_version"}:
+        assert f"`{field}`" in text, field
+
+
+def test_the_published_schema_is_current() -> None:
+    from vflaudit.report.schema import schema_text
+
+    assert (HOME / "docs" / "result.schema.json").read_text(encoding="utf-8") == schema_text()
+
+
 def test_the_readme_names_everything_that_is_registered() -> None:
     from vflaudit.core.games import GAMES
 

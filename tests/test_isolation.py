@@ -224,7 +224,7 @@ def test_honest_memory_is_noticed(short_run: Run, way: str) -> None:
     adversary = Adversary({"server", "client2"})
     view = short_run.view(adversary)
     values = short_run.data.blocks["client1"].values
-    with pytest.raises(AssertionError, match="memory of client1's .* can be reached"):
+    with pytest.raises(AssertionError, match=r"memory of client1's .* can be reached"):
         assert_nothing_leads_out(tampered(view, MEMORY[way](values)), short_run, adversary)
     mine = short_run.view(adversary).states["client2"].features
     assert mine is not None
@@ -279,7 +279,7 @@ def leaky(run: Run, leak: Callable[[VerticalDataset], object]) -> Run:
 )
 def test_a_copied_secret_is_noticed(short_run: Run, leak: Callable[[VerticalDataset], object]) -> None:
     assert_secrets_do_not_matter(short_run, Adversary({"server"}), seed=0)
-    with pytest.raises(AssertionError, match="view changes|inside the view"):
+    with pytest.raises(AssertionError, match=r"view changes|inside the view"):
         assert_secrets_do_not_matter(leaky(short_run, leak), Adversary({"server"}), seed=0)
 
 

@@ -184,7 +184,9 @@ def one_sentence(call: Callable[[], object]) -> str:
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_told_in_one_sentence(mistake: str) -> None:
     arguments, expected = MISTAKES[mistake]
-    text = one_sentence(lambda: va.load_dataset(arguments["data"], **{k: v for k, v in arguments.items() if k != "data"}))
+    text = one_sentence(
+        lambda: va.load_dataset(arguments["data"], **{k: v for k, v in arguments.items() if k != "data"})
+    )
     assert re.search(expected, text), text
 
 

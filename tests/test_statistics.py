@@ -27,9 +27,7 @@ def generator(*seed: int) -> np.random.Generator:
 def scored(draw: some.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     """Labels with both classes, and whole scores: ties are common and monotone maps cannot merge values."""
     size = draw(some.integers(2, 40))
-    labels = draw(
-        some.lists(some.booleans(), min_size=size, max_size=size).filter(lambda b: 0 < sum(b) < len(b))
-    )
+    labels = draw(some.lists(some.booleans(), min_size=size, max_size=size).filter(lambda b: 0 < sum(b) < len(b)))
     return np.array(labels), np.array(draw(some.lists(some.integers(-20, 20), min_size=size, max_size=size)))
 
 
@@ -70,9 +68,7 @@ def test_t_interval() -> None:
 def test_auc_by_hand() -> None:
     assert st.auc([True, False], [1, 0]) == 1.0
     assert st.auc([True, True, False, False], [2, 1, 1, 0]) == 3.5 / 4
-    assert (
-        st.auc([True, False, True, False], [7, 7, 7, 7]) == 0.5
-    )  # sorted labels or not, a constant knows nothing
+    assert st.auc([True, False, True, False], [7, 7, 7, 7]) == 0.5  # sorted labels or not, a constant knows nothing
     assert st.auc([True, False, False], [np.inf, -np.inf, 0]) == 1.0
 
 
@@ -172,9 +168,7 @@ def test_r2_is_scikit_learns_and_leaves_constants_out() -> None:
     rng = generator(6)
     truth = rng.normal(3.0, 2.0, (50, 4))
     guess = truth + rng.normal(size=(50, 4))
-    np.testing.assert_allclose(
-        st.r2_per_feature(truth, guess), r2_score(truth, guess, multioutput="raw_values")
-    )
+    np.testing.assert_allclose(st.r2_per_feature(truth, guess), r2_score(truth, guess, multioutput="raw_values"))
     truth[:, 1] = 0.1  # its mean is not exactly 0.1 in floating point, so its sum of squares is not zero
     values = st.r2_per_feature(truth, guess)
     assert np.isnan(values).tolist() == [False, True, False, False]
@@ -236,9 +230,7 @@ def test_pools_are_random_whatever_the_order_of_the_rows() -> None:
 @given(some.integers(2, 30), some.integers(1, 4), some.integers(0, 10**6), some.booleans())
 def test_bootstrap_interval_contains_the_estimate(rows: int, features: int, seed: int, binary: bool) -> None:
     rng = generator(seed)
-    truth = (
-        (rng.random((rows, features)) < 0.2).astype(float) if binary else rng.normal(size=(rows, features))
-    )
+    truth = (rng.random((rows, features)) < 0.2).astype(float) if binary else rng.normal(size=(rows, features))
     truth[0] += 1.0  # at least one row differs
     attack, base = truth + rng.normal(size=truth.shape), rng.normal(size=truth.shape)
     own, gap = st.bootstrap_r2_difference(truth, attack, base, rng, replicates=50, groups=10)
@@ -325,9 +317,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     def excess(epsilon: float) -> float:
         return (
-            stats.norm.cdf(mu / 2 - epsilon / mu)
-            - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
-            - delta
+            stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu) - delta
         )
 
     return float(brentq(excess, 0.0, 60.0))

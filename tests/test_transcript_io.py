@@ -48,9 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 @given(transcripts(), st.sampled_from([0, 10**6]), st.sampled_from([64, 10**6]))
 @settings(max_examples=60, deadline=None)
-def test_save_and_load_give_the_same_transcript(
-    messages: list[Message], limit: int, chunk_bytes: int
-) -> None:
+def test_save_and_load_give_the_same_transcript(messages: list[Message], limit: int, chunk_bytes: int) -> None:
     usual, transcript_io.CHUNK_BYTES = transcript_io.CHUNK_BYTES, chunk_bytes
     try:
         with tempfile.TemporaryDirectory() as scratch, filled(messages, memory_limit=limit) as original:
@@ -112,9 +110,7 @@ def test_saving_replaces_a_transcript_and_nothing_else(folder: Path, tmp_path: P
     assert (folder / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_failed_save_leaves_the_old_one(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_the_old_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = Transcript.load(folder).digest()
     monkeypatch.setattr(transcript_io, "save_file", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
@@ -356,9 +352,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], s
 
 @given(st.data())
 @settings(max_examples=400, deadline=None)
-def test_mutated_bytes_never_load_as_something_else(
-    saved: tuple[dict[str, bytes], str], data: st.DataObject
-) -> None:
+def test_mutated_bytes_never_load_as_something_else(saved: tuple[dict[str, bytes], str], data: st.DataObject) -> None:
     files, digest = saved
     victim = data.draw(st.sampled_from(sorted(files)))
     content = bytearray(files[victim])

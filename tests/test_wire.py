@@ -35,9 +35,7 @@ def any_array(shape: Any) -> st.SearchStrategy[np.ndarray]:
     )
 
 
-ARRAYS = st.dictionaries(
-    NAMES, any_array(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)), max_size=3
-)
+ARRAYS = st.dictionaries(NAMES, any_array(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)), max_size=3)
 
 
 @st.composite

@@ -11,7 +11,7 @@ import typer
 
 from vflaudit import __version__
 from vflaudit.errors import InputError, unknown
-from vflaudit.terminal import print_json, progress_bar, show
+from vflaudit.terminal import print_json, progress_bar, show, working
 
 # Typer may bring its own copy of Click: take the base of usage errors from where Typer has it.
 UsageProblem: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -160,7 +160,7 @@ def attack(
         },
         "experiment",
     )
-    with one_thread():
+    with one_thread(), working(f"{attack} on {protocol}, {data}"):
         loaded = experiment.load_data()
         check(experiment, loaded)
         run = execute(experiment, loaded)
@@ -180,7 +180,7 @@ def attack(
         ),
         (result.metric, f"{result.score:.3f}   (best guess without the protocol: {result.baseline:.3f})"),
         ("advantage", f"{result.advantage:+.3f}   95% interval {low:+.3f} to {high:+.3f}"),
-        ("utility", ", ".join(f"{name} {value:.3f}" for name, value in result.utility.items()) or "none"),
+        ("utility", ", ".join(f"{name} {value:.4g}" for name, value in result.utility.items()) or "none"),
     ]
     if result.verified is not None:
         rows_.insert(5, ("verified", "yes: known rows confirm it" if result.verified else "no: merely proposed"))

@@ -1,4 +1,4 @@
-"""A published promise as a prediction about scores, and the rule that compares the two.
+"""A published promise as a prediction about numbers, and the rule that compares the two.
 
 The rule and its threshold stand in the claim before anything runs; the verdict is a function of what was measured.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -16,15 +16,7 @@ from vflaudit.lab.experiment import Experiment
 from vflaudit.lab.result import Result
 
 Ruling = Literal["upheld", "refuted", "conditional", "inconclusive"]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One experiment of a claim. `within_paper` is False for an adversary stronger than the paper's own."""
-
-    what: str
-    experiment: Experiment
-    within_paper: bool = True
+Find = Callable[[Experiment, int], Result]
 
 
 @dataclass(frozen=True)
@@ -35,31 +27,145 @@ class Measured:
     adversary: str
     measure: str
     values: tuple[float, ...]
-    threshold: float
-    within_paper: bool
-    keys: tuple[str, ...]
+    within_paper: bool = True
+    keys: tuple[str, ...] = ()
 
     @property
     def interval(self) -> tuple[float, float]:
         """95% over seeds."""
         return t_interval(self.values)
 
-    def to_json(self) -> dict[str, Any]:
-        """A row of evidence."""
-        return {
-            "what": self.what,
-            "adversary": self.adversary,
-            "measure": self.measure,
-            "mean": float(np.mean(self.values)),
-            "interval": list(self.interval),
-            "threshold": self.threshold,
-            "seeds": len(self.values),
-            "within_paper": self.within_paper,
-            "keys": list(self.keys),
-        }
+
+class Evidence(Protocol):
+    """Something that yields a number per seed, from experiments or from a computation of its own."""
+
+    @property
+    def experiments(self) -> tuple[Experiment, ...]:
+        """What must be run for it, apart from the seed."""
+
+    def measured(self, find: Find, seeds: int) -> Measured:
+        """The numbers, given the results."""
 
 
-Judge = Callable[[Sequence[Trial], Sequence[Sequence[Result]]], tuple[Ruling, list[Measured]]]
+@dataclass(frozen=True)
+class Attacked:
+    """The advantage of an attack. `within_paper` is False for an adversary stronger than the paper's own."""
+
+    what: str
+    experiment: Experiment
+    within_paper: bool = True
+
+    @property
+    def experiments(self) -> tuple[Experiment, ...]:
+        return (self.experiment,)
+
+    def measured(self, find: Find, seeds: int) -> Measured:
+        found = [find(self.experiment, seed) for seed in range(seeds)]
+        return Measured(
+            what=self.what,
+            adversary=found[0].adversary,
+            measure=f"advantage ({found[0].metric})",
+            values=tuple(result.advantage for result in found),
+            within_paper=self.within_paper,
+            keys=tuple(result.key for result in found),
+        )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A number of one target against that of another, seed by seed on the same data: a difference, or a ratio."""
+
+    what: str
+    first: Experiment
+    second: Experiment
+    of: Callable[[Result], float]
+    measure: str
+    ratio: bool = False
+
+    @property
+    def experiments(self) -> tuple[Experiment, ...]:
+        return (self.first, self.second)
+
+    def measured(self, find: Find, seeds: int) -> Measured:
+        pairs = [(find(self.first, seed), find(self.second, seed)) for seed in range(seeds)]
+        numbers = [(self.of(a), self.of(b)) for a, b in pairs]
+        values = tuple(a / b if self.ratio else a - b for a, b in numbers)
+        keys = tuple(result.key for pair in pairs for result in pair)
+        return Measured(self.what, "nobody", self.measure, values, keys=keys)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A number that needs no attack: algebra, counts, costs. `function` gets the seed."""
+
+    what: str
+    function: Callable[[int], float]
+    measure: str
+    experiments: tuple[Experiment, ...] = ()
+
+    def measured(self, find: Find, seeds: int) -> Measured:
+        values = tuple(float(self.function(seed)) for seed in range(seeds))
+        return Measured(self.what, "nobody", self.measure, values)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the numbers must be for the claim to hold."""
+
+    threshold: float
+    says: Literal["at most", "above", "within"]
+
+    def ruling(self, rows: Sequence[Measured]) -> Ruling:
+        """Upheld if surely so in every row, refuted if surely not in one; strong adversaries make it conditional."""
+        broken = [row for row in rows if self.breaks(row)]
+        if any(row.within_paper for row in broken):
+            return "refuted"
+        if broken:
+            return "conditional"
+        return "upheld" if all(self.holds(row) for row in rows) else "inconclusive"
+
+    def holds(self, row: Measured) -> bool:
+        """The whole interval is where the claim says."""
+        low, high = row.interval
+        if self.says == "at most":
+            return high <= self.threshold
+        if self.says == "above":
+            return low > self.threshold
+        return -self.threshold <= low and high <= self.threshold
+
+    def breaks(self, row: Measured) -> bool:
+        """The whole interval is where the claim says it is not."""
+        low, high = row.interval
+        if self.says == "at most":
+            return low > self.threshold
+        if self.says == "above":
+            return high <= self.threshold
+        return low > self.threshold or high < -self.threshold
+
+
+def hidden(threshold: float) -> Rule:
+    """Something stays hidden: no advantage exceeds the threshold."""
+    return Rule(threshold, "at most")
+
+
+def leaks(threshold: float) -> Rule:
+    """Something leaks, as the paper admits: every advantage exceeds the threshold."""
+    return Rule(threshold, "above")
+
+
+def above(threshold: float) -> Rule:
+    """Every number exceeds the threshold."""
+    return Rule(threshold, "above")
+
+
+def at_most(threshold: float) -> Rule:
+    """No number exceeds the threshold."""
+    return Rule(threshold, "at most")
+
+
+def within(margin: float) -> Rule:
+    """Every number lies within the margin around zero."""
+    return Rule(margin, "within")
 
 
 @dataclass(frozen=True)
@@ -73,8 +179,8 @@ class Claim:
     reading: Literal["literal", "implied"]
     refuted_if: str
     measured_on: str
-    trials: tuple[Trial, ...]
-    judge: Judge
+    evidence: tuple[Evidence, ...]
+    rule: Rule
     least_seeds: int = 1  # small effects on small test sets need more seeds than the run's default
 
     @property
@@ -83,80 +189,16 @@ class Claim:
         return f"{self.paper}/{self.id}"
 
 
-def _advantages(threshold: float, trials: Sequence[Trial], results: Sequence[Sequence[Result]]) -> list[Measured]:
-    return [
-        Measured(
-            what=trial.what,
-            adversary=found[0].adversary,
-            measure=f"advantage ({found[0].metric})",
-            values=tuple(result.advantage for result in found),
-            threshold=threshold,
-            within_paper=trial.within_paper,
-            keys=tuple(result.key for result in found),
-        )
-        for trial, found in zip(trials, results, strict=True)
-    ]
-
-
-def hidden(threshold: float) -> Judge:
-    """The claim says that something stays hidden: no adversary's advantage exceeds the threshold."""
-
-    def judge(trials: Sequence[Trial], results: Sequence[Sequence[Result]]) -> tuple[Ruling, list[Measured]]:
-        rows = _advantages(threshold, trials, results)
-        broken = [row for row in rows if row.interval[0] > threshold]
-        if any(row.within_paper for row in broken):
-            return "refuted", rows
-        if broken:
-            return "conditional", rows
-        return ("upheld" if all(row.interval[1] <= threshold for row in rows) else "inconclusive"), rows
-
-    return judge
-
-
-def leaks(threshold: float) -> Judge:
-    """The claim says that something leaks: the advantage exceeds the threshold in every trial."""
-
-    def judge(trials: Sequence[Trial], results: Sequence[Sequence[Result]]) -> tuple[Ruling, list[Measured]]:
-        rows = _advantages(threshold, trials, results)
-        if all(row.interval[0] > threshold for row in rows):
-            return "upheld", rows
-        return ("refuted" if any(row.interval[1] <= threshold for row in rows) else "inconclusive"), rows
-
-    return judge
-
-
-def _difference(
-    measure: str, threshold: float, trials: Sequence[Trial], results: Sequence[Sequence[Result]]
-) -> Measured:
-    """First minus second, seed by seed on the same data."""
-    first, second = results
-    values = tuple(a.utility[measure] - b.utility[measure] for a, b in zip(first, second, strict=True))
-    keys = tuple(result.key for result in (*first, *second))
-    what = f"{trials[0].what} minus {trials[1].what}"
-    return Measured(what, "nobody", f"difference in {measure}", values, threshold, True, keys)
-
-
-def as_useful(measure: str, margin: float) -> Judge:
-    """The claim says that two targets are equally useful: their difference lies within the margin."""
-
-    def judge(trials: Sequence[Trial], results: Sequence[Sequence[Result]]) -> tuple[Ruling, list[Measured]]:
-        row = _difference(measure, margin, trials, results)
-        low, high = row.interval
-        if -margin <= low and high <= margin:
-            return "upheld", [row]
-        return ("refuted" if low > margin or high < -margin else "inconclusive"), [row]
-
-    return judge
-
-
-def more_useful(measure: str, threshold: float = 0.0) -> Judge:
-    """The claim says that the first target is better than the second by more than the threshold."""
-
-    def judge(trials: Sequence[Trial], results: Sequence[Sequence[Result]]) -> tuple[Ruling, list[Measured]]:
-        row = _difference(measure, threshold, trials, results)
-        low, high = row.interval
-        if low > threshold:
-            return "upheld", [row]
-        return ("refuted" if high <= threshold else "inconclusive"), [row]
-
-    return judge
+def row_json(row: Measured, rule: Rule) -> dict[str, Any]:
+    """A row of evidence for claims.json."""
+    return {
+        "what": row.what,
+        "adversary": row.adversary,
+        "measure": row.measure,
+        "mean": float(np.mean(row.values)),
+        "interval": list(row.interval),
+        "threshold": rule.threshold,
+        "seeds": len(row.values),
+        "within_paper": row.within_paper,
+        "keys": list(row.keys),
+    }

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from vflaudit import registry
-from vflaudit.claims.base import Claim, Measured, Ruling
+from vflaudit.claims.base import Claim, Measured, Rule, Ruling, row_json
 from vflaudit.errors import unknown
 from vflaudit.lab.experiment import Experiment
+from vflaudit.lab.perform import one_thread
 from vflaudit.lab.result import Result, dumps
 from vflaudit.lab.runner import Outcome, Progress, run_experiments
 from vflaudit.lab.store import write_atomically
@@ -43,15 +44,17 @@ def check_claims(
     progress: Progress | None = None,
     extra: dict[str, Any] | None = None,
 ) -> tuple[list[dict[str, Any]], Outcome]:
-    """Run every trial for every seed, judge every claim, and leave claims.json in the folder."""
+    """Run every experiment for every seed, judge every claim, and leave claims.json in the folder."""
     papers = sorted({claim.paper for claim in claims})
+    needed = [
+        experiment.model_copy(update={"seed": seed})
+        for claim in claims
+        for evidence in claim.evidence
+        for experiment in evidence.experiments
+        for seed in range(max(seeds, claim.least_seeds))
+    ]
     outcome = run_experiments(
-        [
-            experiment
-            for claim in claims
-            for trial in claim.trials
-            for experiment in seeded(trial.experiment, max(seeds, claim.least_seeds))
-        ],
+        needed,
         out,
         title=f"Claims: {', '.join(papers)}",
         jobs=jobs,
@@ -60,31 +63,26 @@ def check_claims(
         progress=progress,
         extra={"seeds": seeds, **(extra or {})},
     )
-    verdicts = [judge(claim, outcome.results, max(seeds, claim.least_seeds)) for claim in claims]
+    by_experiment = {dumps(result.experiment): result for result in outcome.results}
+    with one_thread():
+        verdicts = [judge(claim, by_experiment, max(seeds, claim.least_seeds)) for claim in claims]
     write_atomically(Path(out) / "claims.json", dumps(verdicts))
     return verdicts, outcome
 
 
-def seeded(experiment: Experiment, seeds: int) -> list[Experiment]:
-    """The experiment once per seed."""
-    return [experiment.model_copy(update={"seed": seed}) for seed in range(seeds)]
-
-
-def judge(claim: Claim, results: Sequence[Result], seeds: int) -> dict[str, Any]:
+def judge(claim: Claim, results: dict[str, Result], seeds: int) -> dict[str, Any]:
     """The verdict on one claim. Without all its results nothing can be said."""
-    by_experiment = {dumps(result.experiment): result for result in results}
-    found = [
-        [by_experiment.get(dumps(experiment.model_dump(mode="json"))) for experiment in seeded(trial.experiment, seeds)]
-        for trial in claim.trials
-    ]
-    complete = [[result for result in row if result is not None] for row in found]
-    if any(len(row) < seeds for row in complete):
-        ruling: Ruling = "inconclusive"
-        rows: list[Measured] = []
-        summary = "Some of its experiments could not be completed."
-    else:
-        ruling, rows = claim.judge(claim.trials, complete)
+
+    def find(experiment: Experiment, seed: int) -> Result:
+        return results[dumps(experiment.model_copy(update={"seed": seed}).model_dump(mode="json"))]
+
+    rows: list[Measured] = []
+    try:
+        rows = [evidence.measured(find, seeds) for evidence in claim.evidence]
+        ruling: Ruling = claim.rule.ruling(rows)
         summary = sentence(rows)
+    except KeyError:
+        ruling, rows, summary = "inconclusive", [], "Some of its experiments could not be completed."
     return {
         "paper": claim.paper,
         "id": claim.id,
@@ -95,8 +93,8 @@ def judge(claim: Claim, results: Sequence[Result], seeds: int) -> dict[str, Any]
         "measured_on": claim.measured_on,
         "verdict": ruling,
         "summary": summary,
-        "weakest_adversary": weakest(rows),
-        "evidence": [row.to_json() for row in rows],
+        "weakest_adversary": weakest(rows, claim.rule),
+        "evidence": [row_json(row, claim.rule) for row in rows],
     }
 
 
@@ -105,10 +103,11 @@ def sentence(rows: Sequence[Measured]) -> str:
     parts = []
     for row in rows:
         low, high = row.interval
-        parts.append(f"{row.what}: {row.measure} {np.mean(row.values):+.3f} [{low:+.3f}, {high:+.3f}]")
+        parts.append(f"{row.what}: {row.measure} {np.mean(row.values):.3g} [{low:.3g}, {high:.3g}]")
     return f"{'; '.join(parts)} over {len(rows[0].values)} seeds." if rows else "Nothing was measured."
 
 
-def weakest(rows: Sequence[Measured]) -> str | None:
-    """The first adversary, in the claim's order from weak to strong, that gains more than the threshold."""
-    return next((row.adversary for row in rows if row.interval[0] > row.threshold and row.adversary != "nobody"), None)
+def weakest(rows: Sequence[Measured], rule: Rule) -> str | None:
+    """The first adversary, in the claim's order from weak to strong, that surely gains more than the threshold."""
+    found = (row.adversary for row in rows if row.adversary != "nobody" and row.interval[0] > rule.threshold)
+    return next(found, None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from vflaudit.claims.base import Claim, Trial, as_useful, hidden, leaks, more_useful
+from vflaudit.claims.base import Attacked, Claim, Compared, above, hidden, leaks, within
 from vflaudit.lab.experiment import Experiment
 
 DATA = "breast-cancer, wine (real data, not the paper's: its six datasets are larger), four clients"
 
 
-def _attack(what: str, known: int, *, within_paper: bool = True, **fields: Any) -> Trial:
+def _attack(what: str, known: int, *, within_paper: bool = True, **fields: Any) -> Attacked:
     experiment = Experiment(
         protocol="splitnn",
         attack="representation-inversion",
@@ -19,11 +19,17 @@ def _attack(what: str, known: int, *, within_paper: bool = True, **fields: Any) 
         knows=(f"known-samples={known},ids",),
         **fields,
     )
-    return Trial(what, experiment, within_paper)
+    return Attacked(what, experiment, within_paper)
 
 
-def _useful(protocol: str, data: str) -> Trial:
-    return Trial(protocol, Experiment(protocol=protocol, attack="random-guess", party="client1", parties=4, data=data))
+def _accuracy(first: str, second: str, data: str) -> Compared:
+    one, other = (
+        Experiment(protocol=protocol, attack="random-guess", control="negative", party="client1", parties=4, data=data)
+        for protocol in (first, second)
+    )
+    return Compared(
+        f"{first} minus {second}", one, other, lambda result: result.utility["accuracy"], "difference in accuracy"
+    )
 
 
 CLAIMS = (
@@ -35,11 +41,11 @@ CLAIMS = (
         reading="literal",
         refuted_if="the advantage in R2 over the best guess without messages is at most 0.1",
         measured_on=DATA,
-        trials=(
+        evidence=(
             _attack("breast-cancer, 50 known people", 50),
             _attack("wine, 50 known people", 50, data="wine"),
         ),
-        judge=leaks(0.1),
+        rule=leaks(0.1),
     ),
     Claim(
         paper="splitnn",
@@ -49,12 +55,12 @@ CLAIMS = (
         reading="implied",
         refuted_if="the server gains more than 0.1 in R2; if it needs known people with their ids, that is a condition",
         measured_on=DATA,
-        trials=(
+        evidence=(
             _attack("breast-cancer, 5 known people, fewer than the client's columns", 5, within_paper=False),
             _attack("breast-cancer, 10 known people", 10, within_paper=False),
             _attack("wine, 10 known people", 10, within_paper=False, data="wine"),
         ),
-        judge=hidden(0.1),
+        rule=hidden(0.1),
     ),
     Claim(
         paper="splitnn",
@@ -64,8 +70,8 @@ CLAIMS = (
         reading="literal",
         refuted_if="the accuracies differ by more than 2 points either way",
         measured_on="breast-cancer (real data, not the paper's), four clients",
-        trials=(_useful("splitnn", "breast-cancer"), _useful("centralized", "breast-cancer")),
-        judge=as_useful("accuracy", 0.02),
+        evidence=(_accuracy("splitnn", "centralized", "breast-cancer"),),
+        rule=within(0.02),
         least_seeds=20,
     ),
     Claim(
@@ -76,8 +82,8 @@ CLAIMS = (
         reading="literal",
         refuted_if="SplitNN is not more accurate than the best single client",
         measured_on="wine (real data, not the paper's), four clients",
-        trials=(_useful("splitnn", "wine"), _useful("local", "wine")),
-        judge=more_useful("accuracy"),
+        evidence=(_accuracy("splitnn", "local", "wine"),),
+        rule=above(0.0),
         least_seeds=20,
     ),
 )

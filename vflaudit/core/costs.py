@@ -102,9 +102,7 @@ class Meter:
         return Costs(
             rounds=self._closed_rounds + bool(self._round_bytes),
             sent=MappingProxyType({party: Traffic(*account) for party, account in self._sent.items()}),
-            received=MappingProxyType(
-                {party: Traffic(*account) for party, account in self._received.items()}
-            ),
+            received=MappingProxyType({party: Traffic(*account) for party, account in self._received.items()}),
             cpu=MappingProxyType(dict(self._cpu)),
             critical_bytes=self._closed_bytes + max(self._round_bytes.values(), default=0),
             critical_cpu=self._closed_cpu + max(self._round_cpu.values(), default=0.0),
@@ -126,14 +124,10 @@ class Network:
 
     def __post_init__(self) -> None:
         if not 0 <= self.latency_s < math.inf:
-            raise InputError(
-                f"network {self.name!r}: latency {self.latency_s} is not a number of seconds from 0 up"
-            )
+            raise InputError(f"network {self.name!r}: latency {self.latency_s} is not a number of seconds from 0 up")
         if not 0 < self.bandwidth_bits_per_s < math.inf:
             bandwidth = self.bandwidth_bits_per_s
-            raise InputError(
-                f"network {self.name!r}: bandwidth {bandwidth} is not a positive number of bits/s"
-            )
+            raise InputError(f"network {self.name!r}: bandwidth {bandwidth} is not a positive number of bits/s")
 
     def seconds(self, costs: Costs) -> float:
         """Estimated wall-clock time: latency per round, bytes and CPU along the critical path."""
@@ -158,9 +152,7 @@ class Network:
             except ValueError:
                 raise InputError(f"network {key} {number!r} is not a number") from None
         if len(values) != 2:
-            raise InputError(
-                f"network {text!r} is incomplete: expected something like 'latency=0.03,bandwidth=1e8'"
-            )
+            raise InputError(f"network {text!r} is incomplete: expected something like 'latency=0.03,bandwidth=1e8'")
         return cls(text, values["latency"], values["bandwidth"])
 
 

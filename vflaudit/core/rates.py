@@ -222,9 +222,7 @@ def _score_at(cut: float, ranks: Array, scores: Array) -> float:
     return float(scores[below].max() if below.any() else np.nextafter(scores.min(), -np.inf))
 
 
-def _split_accuracy(
-    mask: Mask, scores: Array, rng: np.random.Generator, alpha: float
-) -> tuple[float, Interval, float]:
+def _split_accuracy(mask: Mask, scores: Array, rng: np.random.Generator, alpha: float) -> tuple[float, Interval, float]:
     """Held-out balanced accuracy, its interval, and the threshold (a score) it belongs to."""
     ranks = _fair_ranks(scores, rng).astype(np.float64)
     pick_in, keep_in = _halves(np.flatnonzero(mask), rng)
@@ -284,9 +282,7 @@ def _log_ratio(power: ArrayLike, error: ArrayLike, delta: float) -> Array:
     return np.where(gain > 0, np.clip(logs, 0.0, EPSILON_CAP), 0.0)
 
 
-def _bounds(
-    above_in: Any, n_in: int, above_out: Any, n_out: int, delta: float, tail: float
-) -> tuple[Array, Array]:
+def _bounds(above_in: Any, n_in: int, above_out: Any, n_out: int, delta: float, tail: float) -> tuple[Array, Array]:
     """Pessimistic and optimistic epsilon in both directions: calling "in" above the cut, "out" below it."""
     tpr_low, tpr_high = beta_limits(above_in, n_in, tail)
     fpr_low, fpr_high = beta_limits(above_out, n_out, tail)
@@ -317,9 +313,7 @@ def epsilon_lower_bound(
     if not 0.0 <= delta < 1.0:
         raise InputError(f"delta is {delta!r}, expected a number from 0 up to but not including 1")
     if min(inside.size, outside.size) < 2:
-        raise InputError(
-            "one kind has a single trial, expected two or more, half of them to pick a threshold"
-        )
+        raise InputError("one kind has a single trial, expected two or more, half of them to pick a threshold")
     tail = alpha_of(confidence) / 2
     scores = np.concatenate([inside, outside])
     ranks = _fair_ranks(scores, rng).astype(np.float64)
@@ -327,17 +321,13 @@ def epsilon_lower_bound(
     pick_out, keep_out = _halves(np.arange(inside.size, scores.size), rng)
 
     cuts, above_in, above_out = _tails(ranks[pick_in], ranks[pick_out])
-    if (
-        cuts.size > 4000
-    ):  # all cuts in both tails, a grid between: the bound moves little from one cut to the next
+    if cuts.size > 4000:  # all cuts in both tails, a grid between: the bound moves little from one cut to the next
         ends = np.arange(1000)
         grid = np.linspace(0, cuts.size - 1, 2000).astype(np.int64)
         few = np.unique(np.concatenate([ends, grid, cuts.size - 1 - ends]))
         cuts, above_in, above_out = cuts[few], above_in[few], above_out[few]
     found, _ = _bounds(above_in, pick_in.size, above_out, pick_out.size, delta, tail)
-    if (
-        not found.any()
-    ):  # too few trials to certify anything on half of them: choose by the median estimate instead
+    if not found.any():  # too few trials to certify anything on half of them: choose by the median estimate instead
         found, _ = _bounds(above_in, pick_in.size, above_out, pick_out.size, delta, 0.5)
     way, at = np.unravel_index(int(np.argmax(found)), found.shape)
     cut = cuts[at]

@@ -76,6 +76,7 @@ class Run:
     costs: Costs
     utility: Mapping[str, float]
     seed: int
+    order: Array | None = None  # after a shuffle: the row at each position of the receiver's table (the lab's secret)
 
     def view(self, adversary: Adversary, *, challenge: Challenge | None = None, messages: bool = True) -> View:
         """Exactly what this adversary sees: its parties' messages and states, its knowledge, the game's challenge.

@@ -38,9 +38,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         if self.level in ("rows", "epochs") and self.count < 1:
-            raise InputError(
-                f"recording {self.level}={self.count} keeps nothing: expected at least 1, or 'none'"
-            )
+            raise InputError(f"recording {self.level}={self.count} keeps nothing: expected at least 1, or 'none'")
         if self.seed < 0:
             raise InputError(f"recording seed {self.seed} is negative")
 

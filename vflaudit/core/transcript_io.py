@@ -323,9 +323,7 @@ def _checked_file(root: Path, name: str) -> Chunk:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > min(MAX_HEADER, size - 8):
-        raise InputError(
-            f"a header of {length} bytes does not fit (the file has {size}, the limit {MAX_HEADER})"
-        )
+        raise InputError(f"a header of {length} bytes does not fit (the file has {size}, the limit {MAX_HEADER})")
     return Chunk.of(path)
 
 

@@ -51,6 +51,15 @@ class Embedding:
 
 
 @dataclass(frozen=True, eq=False)
+class SentTable:
+    """A whole table as it was sent. After a shuffle, `rows` are positions in it and not handles."""
+
+    rows: Array
+    values: Array
+    shuffled: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class View:
     """The adversary's side of a run."""
 
@@ -97,21 +106,31 @@ class View:
             return (labels[:, None] == np.arange(len(self.spec.classes))).astype(np.float64)
         return labels[:, None].astype(np.float64)
 
-    def sent_by(self, party: str) -> Embedding:
+    def sent_by(self, party: str, *, average: bool = False) -> Embedding:
         """The most recent vectors that `party` sent about each row, over all kinds of messages side by side.
 
-        Kinds that cover fewer rows than the best-covered kind are left out.
+        With `average`, their mean over the later half of the epochs instead: it blurs what training changed, and
+        averages away noise that is drawn anew each time. Kinds that cover fewer rows than the best-covered kind are
+        left out.
         """
         groups: dict[tuple[str, str], Array] = {}
+        counts: dict[tuple[str, str], Array] = {}
+        epochs = sorted(self.transcript.epochs())
+        late = epochs[len(epochs) // 2] if average and epochs else None
         for message in self.transcript.select(sender=party):
-            if message.rows is None:
+            if message.rows is None or (late is not None and message.epoch is not None and message.epoch < late):
                 continue
             for name, value in message.arrays.items():
                 flat = np.asarray(value, dtype=np.float64).reshape(len(message.rows), -1)
                 key = (message.kind, name)
                 if key not in groups:
                     groups[key] = np.full((self.spec.rows, flat.shape[1]), np.nan)
+                    counts[key] = np.zeros(self.spec.rows)
+                if average:
+                    seen = counts[key][message.rows, None]
+                    flat = np.where(seen > 0, (groups[key][message.rows] * seen + flat) / (seen + 1), flat)
                 groups[key][message.rows] = flat
+                counts[key][message.rows] += 1
         if not groups:
             raise InputError(f"the view has no message from {party!r} that names its rows")
         covered = {key: np.isfinite(value).all(axis=1) for key, value in groups.items()}
@@ -119,6 +138,26 @@ class View:
         keep = [key for key, mask in covered.items() if mask.sum() == most]
         rows = np.flatnonzero(np.logical_and.reduce([covered[key] for key in keep]))
         return Embedding(rows, np.hstack([groups[key][rows] for key in keep]))
+
+    def table_of(self, party: str, kind: str = "features") -> SentTable:
+        """The longest table that was sent about a party's data at once: from the party itself, or out of a shuffle.
+
+        Out of a shuffle nobody can name its rows: `rows` are then positions, the same for all parties.
+        """
+        longest: SentTable | None = None
+        for message in self.transcript:
+            direct = message.sender == party and message.kind == kind and message.rows is not None
+            name = party if kind == "features" else f"{kind} of {party}"
+            mixed = message.kind == "shuffled" and name in message.arrays
+            if not direct and not mixed:
+                continue
+            values = np.asarray(message.arrays["values" if direct else name])
+            rows = message.rows if direct else None
+            if longest is None or len(values) > len(longest.values):
+                longest = SentTable(np.arange(len(values)) if rows is None else rows, values, shuffled=rows is None)
+        if longest is None:
+            raise InputError(f"the view has no table of {kind} from {party!r}")
+        return longest
 
     def digest(self) -> str:
         """A hash of every byte of the view, to prove that something did not change it."""

@@ -62,9 +62,7 @@ def tidy(name: str, value: object) -> Array:
 def _row_handles(rows: object) -> Array:
     handles = np.asarray(rows)
     if handles.dtype.kind not in "iu" or handles.ndim != 1:
-        raise InputError(
-            f"row handles are {handles.dtype} of shape {handles.shape}: expected a list of integers"
-        )
+        raise InputError(f"row handles are {handles.dtype} of shape {handles.shape}: expected a list of integers")
     handles = handles.astype(np.int64)
     if handles.size and handles.min() < 0:
         raise InputError(f"row handle {handles.min()} is negative: expected positions in the aligned table")
@@ -105,9 +103,7 @@ class Message:
         object.__setattr__(self, "rows", _row_handles(self.rows))
         for name, array in arrays.items():
             if array.ndim == 0 or len(array) != len(self.rows):
-                raise InputError(
-                    f"array {name!r} of shape {array.shape} does not fit {len(self.rows)} row handles"
-                )
+                raise InputError(f"array {name!r} of shape {array.shape} does not fit {len(self.rows)} row handles")
 
     @property
     def nbytes(self) -> int:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from vflaudit import __version__
 
 SCHEMA = 1
+DECISIVE = ("vflaudit/core", "vflaudit/accounting", "defenses", "vflaudit/protocols", "attacks", "vflaudit/lab")
 PACKAGES = ("numpy", "scipy", "torch", "scikit-learn", "pandas", "safetensors")
 
 
@@ -96,7 +97,7 @@ def _source_hash() -> str:
     """A hash of the code that decides results: not of claims, reports and the command line, which only use them."""
     home = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
-    for package in ("vflaudit/core", "vflaudit/accounting", "defenses", "vflaudit/protocols", "attacks", "vflaudit/lab"):
+    for package in DECISIVE:
         for path in sorted((home / package).rglob("*.py")):
             digest.update(str(path.relative_to(home)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]

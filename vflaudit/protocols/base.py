@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from defenses.base import Defense, Protection
 from vflaudit.core.config import Configurable
-from vflaudit.core.dataset import VerticalDataset
+from vflaudit.core.dataset import Array, VerticalDataset
 from vflaudit.core.preprocess import encode
 from vflaudit.core.run import Model, PartyState, ProtocolSpec, Run
 from vflaudit.core.transcript import Recording, Transcript
@@ -34,6 +34,7 @@ class Outcome:
     states: Mapping[str, PartyState]
     model: Model
     utility: Mapping[str, float]
+    order: Array | None = None  # after a shuffle: the row at each position of the receiver's table
 
 
 class Protocol(Configurable):
@@ -78,7 +79,8 @@ class Protocol(Configurable):
             if defense.hook not in self.hooks or not fits:
                 raise InputError(f"defense {defense.name!r} does not apply to protocol {self.name!r}")
         prepared = self.prepare(data)
-        parties = self.parties(prepared)
+        helpers = [name for defense in defenses for name in defense.helpers]
+        parties = (*self.parties(prepared), *helpers)
         transcript = Transcript(recording or Recording.all(), population=len(prepared))
         wire = Wire(parties, transcript)
         outcome = self.execute(Session(prepared, wire, Protection(defenses, seed), seed))
@@ -91,6 +93,7 @@ class Protocol(Configurable):
             costs=wire.costs,
             utility=outcome.utility,
             seed=seed,
+            order=outcome.order,
         )
 
     def spec(self, data: VerticalDataset, parties: tuple[str, ...], defenses: Sequence[Defense]) -> ProtocolSpec:

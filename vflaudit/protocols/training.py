@@ -59,10 +59,16 @@ class TrainedProtocol(Protocol):
         recording: Recording | None = None,
     ) -> Run:
         """Train and serve once; with learning_rate='grid', after choosing it by the validation rows."""
+        if not len(data.aligned("train")):
+            raise InputError(f"dataset {data.name!r}: no training row is held by every party")
         if self.learning_rate != "grid":
             if not self.learning_rate > 0:
                 raise InputError(f"learning_rate={self.learning_rate}: expected a number above 0")
             return super().run(data, seed=seed, defenses=defenses, recording=recording)
+        if not len(data.aligned("validation")):
+            raise InputError(
+                f"dataset {data.name!r}: learning_rate='grid' needs validation rows that every party holds"
+            )
         best, best_score = None, -math.inf
         for rate in GRID:
             candidate = self.model_copy(update={"learning_rate": rate})

@@ -69,6 +69,8 @@ def _secret_arrays(run: Run, adversary: Adversary) -> dict[str, Array]:
             found[f"the pool's columns of {party}"] = data.aux.blocks[party].values
     if data.label_owner not in adversary.corrupts:
         found["the labels"] = data.labels
+    if run.order is not None:
+        found["the order of a shuffle"] = run.order
     for party, state in run.states.items():
         if party in adversary.corrupts:
             continue
@@ -139,7 +141,8 @@ def replaced_secrets(run: Run, adversary: Adversary, seed: int) -> Run:
         for party, state in run.states.items()
     }
     model = run.model if any(isinstance(item, ReleasedModel) for item in items) else Model(_no_model)
-    return replace(run, data=other, states=states, model=model, utility={"replaced": float(seed)})
+    order = None if run.order is None else rng.permutation(run.order)
+    return replace(run, data=other, states=states, model=model, utility={"replaced": float(seed)}, order=order)
 
 
 def _labels(run: Run, adversary: Adversary, rng: np.random.Generator) -> Array:

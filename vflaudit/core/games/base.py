@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
 from vflaudit.core.adversary import Adversary
 from vflaudit.core.config import Configurable
 from vflaudit.core.dataset import Array
@@ -17,14 +19,29 @@ from vflaudit.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class RowGuess:
-    """Guessed values for some rows: handles and as many values."""
+    """Guessed values for some rows: handles and as many values.
+
+    After a shuffle nobody but the lab knows handles: `shuffled` says that `rows` are positions in the shuffled table.
+    """
 
     rows: Array
     values: Array
+    shuffled: bool = False
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.values):
             raise InputError(f"a guess names {len(self.rows)} rows but gives {len(self.values)} values")
+
+    def places(self, run: Run, rows: Array) -> Array:
+        """Where each guessed row stands among `rows` (handles), -1 if it is not there."""
+        made = np.asarray(self.rows)
+        if self.shuffled:
+            if run.order is None:
+                raise InputError("the guess is about a shuffled table, but nothing was shuffled")
+            made = run.order[made]
+        lookup = np.full(len(run.data), -1)
+        lookup[rows] = np.arange(len(rows))
+        return lookup[made]
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ class LabelInference(Game):
         known = [item.rows(run) for item in guess.adversary.knows if isinstance(item, LabeledSamples)]
         rows = np.setdiff1d(run.data.aligned("train"), np.concatenate(known) if known else [])
         labels, classes = run.data.labels[rows], len(run.data.classes)
-        attack = _scores(guess, rows, classes)
+        attack = _scores(run, guess, rows, classes)
         value, influence = stats.macro_auc_influence(labels, attack)
         baseline, baseline_influence, source = _baseline(run, guess, rows, labels)
         rarest = int(np.unique(labels, return_counts=True)[1].min())
@@ -61,7 +61,7 @@ def _metrics(run: Run, labels: Array, scores: Array, value: float) -> dict[str, 
     }
 
 
-def _scores(guess: Guess, rows: Array, classes: int) -> Array:
+def _scores(run: Run, guess: Guess, rows: Array, classes: int) -> Array:
     assert guess.labels is not None
     values = np.asarray(guess.labels.values, dtype=np.float64)
     if values.ndim == 1 and classes == 2:
@@ -69,8 +69,7 @@ def _scores(guess: Guess, rows: Array, classes: int) -> Array:
     if values.ndim != 2 or values.shape[1] != classes:
         raise InputError(f"attack {guess.attack!r} scored {values.shape[1:]} classes per row, expected {classes}")
     out = np.zeros((len(rows), classes))
-    place = {int(row): index for index, row in enumerate(rows)}
-    at = np.array([place.get(int(row), -1) for row in guess.labels.rows], dtype=np.int64)
+    at = guess.labels.places(run, rows)
     out[at[at >= 0]] = values[at >= 0]
     return out
 

@@ -34,7 +34,7 @@ class Reconstruction(Game):
         varying = truth.std(axis=0) > 1e-12
         if len(rows) < 3 or not varying.any():
             raise InputError(f"nothing to score: {len(rows)} unknown rows and {int(varying.sum())} varying columns")
-        attack = _filled(guess, self.party, rows, truth)
+        attack = _filled(run, guess, self.party, rows, truth)
         baseline, source = best_baseline(run, guess.adversary, self.party, rows, truth)
         rng = stream(run.seed, "score", guess.attack, self.party)
         _, interval = stats.bootstrap_r2_difference(
@@ -86,7 +86,7 @@ def _abs_corr(a: Array, b: Array) -> float:
     return float(abs(np.corrcoef(a, b)[0, 1]))
 
 
-def _filled(guess: Guess, party: str, rows: Array, truth: Array) -> Array:
+def _filled(run: Run, guess: Guess, party: str, rows: Array, truth: Array) -> Array:
     """The guess in the order of `rows`; rows without a guess get the mean, which is worth an R2 of zero."""
     if party not in guess.features:
         raise InputError(f"attack {guess.attack!r} made no guess about {party!r}")
@@ -96,8 +96,7 @@ def _filled(guess: Guess, party: str, rows: Array, truth: Array) -> Array:
     if not np.isfinite(made.values).all():
         raise InputError(f"attack {guess.attack!r} guessed a value that is not a finite number")
     out = np.tile(truth.mean(axis=0), (len(rows), 1))
-    place = {int(row): index for index, row in enumerate(rows)}
-    at = np.array([place.get(int(row), -1) for row in made.rows], dtype=np.int64)
+    at = made.places(run, rows)
     out[at[at >= 0]] = made.values[at >= 0]
     return out
 
@@ -114,6 +113,6 @@ def best_baseline(run: Run, adversary: Adversary, party: str, rows: Array, truth
     for fit in no_message_fits(view, party, child_seed(run.seed, "baseline")):
         guess = np.array(fit.predict(own))
         value = stats.mean_r2(truth[:, varying], guess[:, varying])
-        if value > best_score:
+        if value > best_score + 1e-9:  # more than rounding
             best, best_score, source = guess, value, fit.name
     return best, source

@@ -26,9 +26,7 @@ MNIST_FILES: Files = (
     ("t10k-labels-idx1-ubyte", "t10k-labels.idx1-ubyte"),
 )
 EMNIST_FILES: Files = tuple(
-    f"emnist-balanced-{part}-{kind}-ubyte"
-    for part in ("train", "test")
-    for kind in ("images-idx3", "labels-idx1")
+    f"emnist-balanced-{part}-{kind}-ubyte" for part in ("train", "test") for kind in ("images-idx3", "labels-idx1")
 )
 
 
@@ -38,9 +36,7 @@ def read_idx(dataset: str, path: Path, dimensions: int) -> Array:
         content = file.read()
     start = 4 + 4 * dimensions
     if len(content) < start or content[:4] != bytes((0, 0, 8, dimensions)):
-        raise InputError(
-            f"dataset {dataset!r}: the file {path} is not an IDX file of bytes in {dimensions} dimensions"
-        )
+        raise InputError(f"dataset {dataset!r}: the file {path} is not an IDX file of bytes in {dimensions} dimensions")
     shape = tuple(int(size) for size in np.frombuffer(content, dtype=">u4", count=dimensions, offset=4))
     expected, found = int(np.prod(shape, dtype=object)), len(content) - start
     if expected != found:
@@ -65,29 +61,21 @@ def _from_files(dataset: str, paths: list[Path]) -> tuple[Array, Array]:
 def _from_openml(dataset: str, data_id: int, where: str) -> tuple[Array, Array]:
     frame = fetch_openml_table(dataset, data_id=data_id, files=MNIST_FILES, where=where)
     if frame.shape[1] != 785 or "class" not in frame.columns:
-        raise InputError(
-            f"dataset {dataset!r}: the download has not 784 pixel columns and the column 'class'"
-        )
+        raise InputError(f"dataset {dataset!r}: the download has not 784 pixel columns and the column 'class'")
     labels = frame.pop("class").astype(int).to_numpy()
     return frame.to_numpy(dtype=np.uint8).reshape(-1, 28, 28), labels
 
 
-def _table(
-    name: str, images: Array, labels: Array, classes: tuple[str, ...], rows: int | None, seed: int
-) -> Table:
+def _table(name: str, images: Array, labels: Array, classes: tuple[str, ...], rows: int | None, seed: int) -> Table:
     # The sample is drawn while pixels are still single bytes; the table holds eight times as much.
     chosen = choose_rows(name, labels, rows, seed, stratify=True)
     height, width = images.shape[1:]
     values = images[chosen].reshape(len(chosen), height * width) / 255.0
     columns = tuple(Column(f"pixel_{r}_{c}") for r in range(height) for c in range(width))
-    return Table(
-        name, columns, values, labels[chosen], "classification", classes, image=(height, width), ids=chosen
-    )
+    return Table(name, columns, values, labels[chosen], "classification", classes, image=(height, width), ids=chosen)
 
 
-def _mnist_like(
-    name: str, data_id: int, where: str, classes: tuple[str, ...], rows: int | None, seed: int
-) -> Table:
+def _mnist_like(name: str, data_id: int, where: str, classes: tuple[str, ...], rows: int | None, seed: int) -> Table:
     paths = find_all(name, MNIST_FILES)
     images, labels = _from_files(name, paths) if paths is not None else _from_openml(name, data_id, where)
     return _table(name, images, labels, classes, rows, seed)

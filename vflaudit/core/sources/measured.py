@@ -66,9 +66,7 @@ def higgs_small(*, rows: int | None = None, seed: int = 0) -> Table:
     """
     import pandas as pd
 
-    paths = require(
-        "higgs-small", ("binary.train", "binary.test"), "LightGBM's binary classification example"
-    )
+    paths = require("higgs-small", ("binary.train", "binary.test"), "LightGBM's binary classification example")
     names = ("label", *HIGGS)
     parts = [read_headless("higgs-small", path, names, sep="\t") for path in paths]
     frame = pd.concat(parts, ignore_index=True)
@@ -84,9 +82,7 @@ def year_prediction(*, rows: int | None = None, seed: int = 0) -> Table:
     File YearPredictionMSD.txt, the year first.
     """
     (path,) = require("year-prediction", ("YearPredictionMSD.txt",), UCI)
-    values, years, chosen = read_label_first(
-        "year-prediction", path, YEAR_PREDICTION, rows, seed, stratify=False
-    )
+    values, years, chosen = read_label_first("year-prediction", path, YEAR_PREDICTION, rows, seed, stratify=False)
     columns = tuple(Column(title) for title in YEAR_PREDICTION)
     return Table("year-prediction", columns, values, years, "regression", ids=chosen)
 
@@ -100,9 +96,7 @@ def superconduct(*, rows: int | None = None, seed: int = 0) -> Table:
     frame = (
         read_csv("superconduct", paths[0])
         if paths is not None
-        else fetch_openml_table(
-            "superconduct", name="superconduct", version=1, files=("train.csv",), where=UCI
-        )
+        else fetch_openml_table("superconduct", name="superconduct", version=1, files=("train.csv",), where=UCI)
     )
     if "critical_temp" not in frame.columns or frame.shape[1] != 82:
         raise InputError("dataset 'superconduct': expected 81 feature columns and the column 'critical_temp'")

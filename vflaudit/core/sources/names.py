@@ -67,9 +67,7 @@ HIGGS = (
     "m_jj", "m_jjj", "m_lv", "m_jlv", "m_bb", "m_wbb", "m_wwbb",
 )  # fmt: skip
 
-YEAR_PREDICTION = tuple(
-    [f"timbre_mean_{k}" for k in range(1, 13)] + [f"timbre_covariance_{k}" for k in range(1, 79)]
-)
+YEAR_PREDICTION = tuple([f"timbre_mean_{k}" for k in range(1, 13)] + [f"timbre_covariance_{k}" for k in range(1, 79)])
 
 RICE = (
     "Area", "Perimeter", "Major_Axis_Length", "Minor_Axis_Length", "Eccentricity", "Convex_Area", "Extent",

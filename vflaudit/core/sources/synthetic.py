@@ -72,9 +72,7 @@ def synthetic(
         labels = signal * _scores(latent, shared, 1, seed)[:, 0] + noise
     names = tuple(str(k) for k in range(classes)) if task == "classification" else ()
     notes = f"correlation={correlation:g}, skew={skew:g}, balance={balance:g}, signal={signal:g}, seed={seed}"
-    return Table(
-        "synthetic", _columns(features, categorical, categories), values, labels, task, names, notes=notes
-    )
+    return Table("synthetic", _columns(features, categorical, categories), values, labels, task, names, notes=notes)
 
 
 def _check(name: str, value: object, kind: Callable[..., object], low: float, high: float) -> None:

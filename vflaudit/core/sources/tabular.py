@@ -64,9 +64,7 @@ def adult(*, rows: int | None = None, seed: int = 0) -> Table:
     else:
         # The test file opens with a comment line that starts with '|'.
         parts = [
-            read_headless(
-                "adult", path, (*ADULT, "income"), skipinitialspace=True, comment="|", keep_default_na=False
-            )
+            read_headless("adult", path, (*ADULT, "income"), skipinitialspace=True, comment="|", keep_default_na=False)
             for path in paths
         ]
         frame = pd.concat(parts, ignore_index=True)
@@ -94,9 +92,7 @@ def bank(*, rows: int | None = None, seed: int = 0) -> Table:
         frame = _expected("bank", read_csv("bank", paths[0], sep=";"), (*BANK, "y"))
     labels = class_codes("bank", frame.pop("y"), ("no", "yes"))
     categorical = set(BANK) - set(BANK_NUMERIC)
-    table = from_frame(
-        "bank", frame, labels, task="classification", classes=("no", "yes"), categorical=categorical
-    )
+    table = from_frame("bank", frame, labels, task="classification", classes=("no", "yes"), categorical=categorical)
     return sampled(table, rows, seed)
 
 
@@ -104,9 +100,7 @@ def _expected(dataset: str, frame: pd.DataFrame, names: tuple[str, ...]) -> pd.D
     """Exactly these columns, in this order; a column that is not there is an error that names it."""
     absent = [name for name in names if name not in frame.columns]
     if absent:
-        raise InputError(
-            f"dataset {dataset!r}: the column {absent[0]!r} is not among the columns that were read"
-        )
+        raise InputError(f"dataset {dataset!r}: the column {absent[0]!r} is not among the columns that were read")
     return frame[list(names)].copy()
 
 
@@ -166,9 +160,7 @@ def _undo_one_hot(cells: pd.DataFrame) -> Array:
     matrix = cells.to_numpy()
     if not (matrix.sum(1) == 1).all():
         row = int(np.argmax(matrix.sum(1) != 1))
-        raise InputError(
-            f"dataset 'covtype': row {row} has not exactly one of {', '.join(cells.columns[:4])}, …"
-        )
+        raise InputError(f"dataset 'covtype': row {row} has not exactly one of {', '.join(cells.columns[:4])}, …")
     return matrix.argmax(1)
 
 
@@ -182,9 +174,7 @@ def phishing(*, raw: bool = False, rows: int | None = None, seed: int = 0) -> Ta
     if raw:
         frame = _phishing_frame()
         labels = class_codes("phishing", frame.pop("Result"), ("-1", "1"))
-        table = from_frame(
-            "phishing", frame, labels, task="classification", classes=classes, categorical=PHISHING
-        )
+        table = from_frame("phishing", frame, labels, task="classification", classes=classes, categorical=PHISHING)
         return sampled(table, rows, seed)
     from sklearn.datasets import load_svmlight_file
 
@@ -203,9 +193,7 @@ def _phishing_frame() -> pd.DataFrame:
     names, files = (*PHISHING, "Result"), ("phishing_websites.csv",)
     paths = find_all("phishing", files)
     if paths is None:
-        return _expected(
-            "phishing", fetch_openml_table("phishing", data_id=4534, files=files, where=UCI), names
-        )
+        return _expected("phishing", fetch_openml_table("phishing", data_id=4534, files=files, where=UCI), names)
     return read_headless("phishing", paths[0], names)
 
 
@@ -221,9 +209,7 @@ def _phishing_groups(cells: Array) -> list[str]:
         if len(new):
             free = np.setdiff1d(np.arange(len(PHISHING)), owner[row & (owner >= 0)])
             if len(free) != len(new):
-                raise InputError(
-                    "dataset 'phishing': the LIBSVM file does not set one cell for each of 30 columns"
-                )
+                raise InputError("dataset 'phishing': the LIBSVM file does not set one cell for each of 30 columns")
             owner[new] = free
         if (owner >= 0).all():
             break
@@ -296,9 +282,7 @@ def taobao(*, top: int = 80, rows: int | None = None, seed: int = 0) -> Table:
     """
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise InputError(f"dataset 'taobao': top={top!r} is not a whole number from 1 on")
-    paths = require(
-        "taobao", ("raw_sample.csv", "ad_feature.csv", "user_profile.csv"), "Alibaba's Tianchi platform"
-    )
+    paths = require("taobao", ("raw_sample.csv", "ad_feature.csv", "user_profile.csv"), "Alibaba's Tianchi platform")
     types = {"user": str, "adgroup_id": str, "pid": str, "clk": np.int8}
     shown = read_csv("taobao", paths[0], usecols=list(types), dtype=types)
     # The sample is drawn before the join, so that only its rows are widened.

@@ -26,9 +26,7 @@ FEWEST_ROWS = 20
 MOSTLY_NUMBERS = 0.8
 
 
-def read_user_file(
-    path: str | Path, label: str, *, task: Task | None = None, id_column: str | None = None
-) -> Table:
+def read_user_file(path: str | Path, label: str, *, task: Task | None = None, id_column: str | None = None) -> Table:
     """The table in a CSV, TSV or Parquet file with a header; `label` names the column to predict.
 
     Numbers become numeric columns; text, booleans and categories become categorical ones, in which a missing
@@ -112,9 +110,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
     except ImportError as error:
-        raise InputError(
-            f"{path}: Parquet files need pyarrow: install vflaudit with the extra 'parquet'"
-        ) from error
+        raise InputError(f"{path}: Parquet files need pyarrow: install vflaudit with the extra 'parquet'") from error
     except (ValueError, OSError) as error:
         raise InputError(f"{path} cannot be read as a Parquet file") from error
     for name in frame.columns:
@@ -141,13 +137,9 @@ def _ids(path: Path, ids: pd.Series) -> Array:
 def _labels(path: Path, labels: pd.Series, task: Task | None) -> tuple[Array, Task, tuple[str, ...]]:
     name, distinct = labels.name, labels.nunique()
     if labels.isna().any():
-        raise InputError(
-            f"{path}: the label column {name!r} has no value in {_row(labels.isna().to_numpy())}"
-        )
+        raise InputError(f"{path}: the label column {name!r} has no value in {_row(labels.isna().to_numpy())}")
     if distinct < 2:
-        raise InputError(
-            f"{path}: the label column {name!r} has the same value {labels.iloc[0]!r} in every row"
-        )
+        raise InputError(f"{path}: the label column {name!r} has the same value {labels.iloc[0]!r} in every row")
     numeric = _is_number(labels)
     chosen: Task = task or ("regression" if numeric and distinct > MOST_CLASSES else "classification")
     if chosen == "regression":
@@ -175,13 +167,9 @@ def _is_number(values: pd.Series) -> bool:
 def _finite(path: Path, values: pd.Series) -> Array:
     numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isnan(numbers).any():
-        raise InputError(
-            f"{path}: the numeric column {values.name!r} has no value in {_row(np.isnan(numbers))}"
-        )
+        raise InputError(f"{path}: the numeric column {values.name!r} has no value in {_row(np.isnan(numbers))}")
     if np.isinf(numbers).any():
-        raise InputError(
-            f"{path}: the numeric column {values.name!r} is infinite in {_row(np.isinf(numbers))}"
-        )
+        raise InputError(f"{path}: the numeric column {values.name!r} is infinite in {_row(np.isinf(numbers))}")
     return numbers
 
 
@@ -213,6 +201,5 @@ def _check_text(path: Path, values: pd.Series) -> None:
         )
     if len(present) == len(values) and values.astype(str).is_unique:
         raise InputError(
-            f"{path}: every value of the column {name!r} is different, as in an id: "
-            "name it with id_column or drop it"
+            f"{path}: every value of the column {name!r} is different, as in an id: name it with id_column or drop it"
         )
