@@ -71,15 +71,14 @@ def worst_margin_of_distances(seed: int) -> float:
 def share_of_singular_values_near_one(seed: int) -> float:
     """The remark after corollary 2: share of singular values of A / sqrt(F) within 0.8..1.2, F = 8, 30, 100."""
     rng = stream(seed, "singular-values")
-    values = [
-        np.linalg.svd(rng.standard_normal((f, f)) / np.sqrt(f), compute_uv=False) for f in (8, 30, 100) for _ in range(20)
-    ]
+    matrices = [rng.standard_normal((f, f)) / np.sqrt(f) for f in (8, 30, 100) for _ in range(20)]
+    values = [np.linalg.svd(matrix, compute_uv=False) for matrix in matrices]
     joined = np.concatenate(values)
     return float(np.mean((joined >= 0.8) & (joined <= 1.2)))
 
 
 def training_bytes(run: Run) -> int:
-    """Bytes until the model is trained: serving messages have no epoch and come after; RAP's only round is the first."""
+    """Bytes until the model is trained: serving messages have no epoch, and RAP's only round is the first."""
     return sum(message.nbytes for message in run.transcript if message.epoch is not None or message.step == 0)
 
 
@@ -100,3 +99,8 @@ def rounds_of_training(seed: int) -> float:
     run = rap_run("breast-cancer", seed)
     first_served = min(message.step for message in run.transcript if message.kind == "predictions")
     return float(first_served - 1)
+
+
+def speed_up_wan(seed: int) -> float:
+    """The same over a WAN."""
+    return speed_up(seed, Network.WAN)

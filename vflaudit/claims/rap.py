@@ -1,0 +1,365 @@
+"""RAP (Zhang et al., 'Random Projection is What You Need for Vertical Federated Learning'): its claims, one by one.
+
+Where a statement is literally true but suggests more than it says, both readings are judged. `within_paper=False` marks
+an adversary that knows more than the case at hand grants.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vflaudit.claims import rap_numbers as numbers
+from vflaudit.claims.base import Attacked, Claim, Compared, Computed, above, at_most, hidden, leaks, within
+from vflaudit.lab.experiment import Experiment
+
+SMALL = "breast-cancer, wine, diabetes (real data, smaller than the paper's), four clients"
+FLOOR = 0.1  # an advantage in R2 or AUC up to this still counts as hidden
+
+
+def _attack(
+    what: str, attack: str, knows: tuple[str, ...] = (), *, within_paper: bool = True, **fields: Any
+) -> Attacked:
+    values = {"protocol": "rap", "parties": 4, "party": "client1", **fields}
+    return Attacked(what, Experiment(attack=attack, knows=knows, **values), within_paper)
+
+
+def _claim(
+    id: str, section: str, statement: str, reading: Any, refuted_if: str, rule: Any, *evidence: Any, **more: Any
+) -> Claim:
+    return Claim(
+        "rap", id, section, statement, reading, refuted_if, more.pop("measured_on", SMALL), evidence, rule, **more
+    )
+
+
+def _useful(what: str, data: str, measure: str, first: dict[str, Any], second: dict[str, Any]) -> Compared:
+    """How much better the first target is; errors count with their sign turned."""
+    sign = -1 if measure == "rmse" else 1
+    one, other = (
+        Experiment(attack="random-guess", control="negative", data=data, **{"party": "client1", "parties": 4, **fields})
+        for fields in (first, second)
+    )
+    scale = 50.0 if measure == "rmse" else 1.0  # diabetes: a difference of 1 in RMSE counts like 2 points of accuracy
+    return Compared(what, one, other, lambda result: sign * result.utility[measure] / scale, f"difference in {measure}")
+
+
+CASES = (
+    _claim(
+        "case-1",
+        "3, case 1",
+        "Without information about the features the server can only guess",
+        "literal",
+        "a guess without knowledge gains more than 0.1 in R2",
+        hidden(FLOOR),
+        _attack("breast-cancer, random guess", "random-guess"),
+        _attack("wine, random guess", "random-guess", data="wine"),
+    ),
+    _claim(
+        "case-2-literal",
+        "3, case 2",
+        "If the server knows the means, infinitely many reconstruction matrices fit",
+        "literal",
+        "the matrices that fit do not form a space of positive dimension",
+        above(0),
+        Computed("breast-cancer, client1", numbers.free_dimensions_given_mean, "free dimensions of R"),
+    ),
+    _claim(
+        "case-2-implied",
+        "3, case 2",
+        "A server that knows the distribution of the features cannot reconstruct them",
+        "implied",
+        "the advantage in R2 exceeds 0.1 for some real dataset",
+        hidden(FLOOR),
+        _attack("Gaussian columns", "blind-separation", ("distribution=400",), data="synthetic:rows=2000,features=16"),
+        _attack(
+            "skewed columns", "blind-separation", ("distribution=400",), data="synthetic:rows=2000,features=16,skew=2"
+        ),
+        _attack("breast-cancer", "blind-separation", ("distribution=170",)),
+        _attack("digits", "blind-separation", ("distribution=500",), data="digits", parties=8),
+        measured_on="breast-cancer, digits (real), synthetic Gaussian and skewed columns",
+    ),
+    _claim(
+        "case-3a-literal",
+        "3, case 3a",
+        "With fewer known rows than columns infinitely many reconstruction matrices fit",
+        "literal",
+        "the matrices that fit do not form a space of positive dimension",
+        above(0),
+        Computed("breast-cancer, 4 of 8 columns' rows", numbers.free_dimensions_given_rows, "free dimensions of R"),
+    ),
+    _claim(
+        "case-3a-implied",
+        "3, case 3a",
+        "A server that knows fewer people than columns, ids included, cannot reconstruct the features",
+        "implied",
+        "the advantage in R2 exceeds 0.1 with half as many known rows as columns",
+        hidden(FLOOR),
+        _attack("breast-cancer, 4 rows of 8 columns", "known-sample-reconstruction", ("known-samples=4,ids",)),
+        _attack("wine, 2 rows of 4 columns", "known-sample-reconstruction", ("known-samples=2,ids",), data="wine"),
+    ),
+    _claim(
+        "case-3b-without-ids",
+        "3, case 3b",
+        "Even with as many known people as columns the server cannot solve R unless a client tells it their ids",
+        "literal",
+        "the advantage in R2 exceeds 0.1 without ids; knowing moments or other people besides is a condition",
+        hidden(FLOOR),
+        _attack("breast-cancer, 12 known rows alone", "leverage-matching", ("known-samples=12",)),
+        _attack("breast-cancer, 60 known rows alone", "leverage-matching", ("known-samples=60",)),
+        _attack(
+            "breast-cancer, 12 rows and 170 others",
+            "leverage-matching",
+            ("known-samples=12", "distribution=170"),
+            within_paper=False,
+        ),
+        _attack(
+            "breast-cancer, 12 rows and moments",
+            "leverage-matching",
+            ("known-samples=12", "moments"),
+            within_paper=False,
+        ),
+        _attack(
+            "wine, 8 rows and moments",
+            "leverage-matching",
+            ("known-samples=8", "moments"),
+            data="wine",
+            within_paper=False,
+        ),
+    ),
+    _claim(
+        "case-3b-with-ids",
+        "3, case 3b",
+        "With as many known people as columns, and their ids, R is unique and the features leak",
+        "literal",
+        "the advantage in R2 is at most 0.9",
+        leaks(0.9),
+        _attack("breast-cancer, 9 rows of 8 columns", "known-sample-reconstruction", ("known-samples=9,ids",)),
+        _attack("wine, 5 rows of 4 columns", "known-sample-reconstruction", ("known-samples=5,ids",), data="wine"),
+    ),
+    _claim(
+        "splitnn-leaks-likewise",
+        "3, after case 3",
+        "SplitNN leaks under the same collusion",
+        "literal",
+        "the advantage in R2 is at most 0.1",
+        leaks(FLOOR),
+        _attack(
+            "breast-cancer, 12 rows with ids", "representation-inversion", ("known-samples=12,ids",), protocol="splitnn"
+        ),
+    ),
+    _claim(
+        "shuffle",
+        "3, after case 3",
+        "Secure shuffling hides the ids from the server even if it colludes with clients",
+        "implied",
+        "the advantage in R2 after shuffling exceeds 0.1; moments beyond the known rows are a condition",
+        hidden(FLOOR),
+        _attack(
+            "breast-cancer, colluding client2 links its rows",
+            "colluder-linking",
+            ("known-samples=12,ids",),
+            corrupts=("server", "client2"),
+            defenses=("secure-shuffle",),
+        ),
+        _attack(
+            "breast-cancer, leverage with moments",
+            "leverage-matching",
+            ("known-samples=12", "moments"),
+            defenses=("secure-shuffle",),
+            within_paper=False,
+        ),
+    ),
+)
+
+SPECIAL = (
+    _claim(
+        "scale-without-pseudo-feature",
+        "2.3",
+        "A single numeric feature without a pseudo feature leaks to a server that knows its mean",
+        "literal",
+        "the advantage in R2 is at most 0.9",
+        leaks(0.9),
+        _attack(
+            "wine, one column each, raw units",
+            "mean-scale-recovery",
+            ("means",),
+            data="wine",
+            parties=13,
+            set={"pseudo_feature": False, "standardise": False},
+        ),
+    ),
+    _claim(
+        "pseudo-feature",
+        "2.3",
+        "The pseudo feature prevents the server from decoding a client's only column",
+        "literal",
+        "the advantage in R2 exceeds 0.1",
+        hidden(FLOOR),
+        _attack(
+            "wine, one column each, raw units",
+            "pseudo-feature-stripping",
+            ("means", "distribution=50"),
+            data="wine",
+            parties=13,
+            set={"standardise": False},
+        ),
+        _attack(
+            "breast-cancer, one column each, raw units",
+            "pseudo-feature-stripping",
+            ("means", "distribution=150"),
+            parties=30,
+            set={"standardise": False},
+        ),
+        _attack(
+            "breast-cancer, one column each, standardised",
+            "pseudo-feature-stripping",
+            ("distribution=150",),
+            parties=30,
+        ),
+    ),
+    _claim(
+        "label-codes",
+        "2.3",
+        "Mapping C classes to 2C random codes prevents label leakage",
+        "literal",
+        "the advantage in AUC exceeds 0.1",
+        hidden(FLOOR),
+        _attack("breast-cancer, class frequencies known", "label-code-pairing", ("class-priors",), party=None),
+        _attack("wine, one labelled row per class or so", "label-code-pairing", ("labels=6",), data="wine", party=None),
+        _attack("digits, 30 labelled rows", "label-code-pairing", ("labels=30",), data="digits", party=None),
+    ),
+    _claim(
+        "no-risk-between-clients",
+        "3",
+        "No data can leak from one client to another, because clients exchange nothing",
+        "literal",
+        "a client receives a message",
+        at_most(0),
+        Computed("breast-cancer, training and serving", numbers.messages_to_clients, "messages received by clients"),
+    ),
+)
+
+ALGEBRA = (
+    _claim(
+        "corollary-1",
+        "2.2, corollary 1",
+        "A random Gaussian square matrix is invertible with probability 1",
+        "literal",
+        "one in a hundred such matrices cannot be inverted in double precision",
+        above(0.99),
+        Computed("300 matrices, F = 1..100", numbers.full_rank_share, "share invertible"),
+        measured_on="random matrices",
+    ),
+    _claim(
+        "corollary-2",
+        "2.2, corollary 2",
+        "Distances are kept within 1 +- epsilon with the stated probability",
+        "literal",
+        "the measured probability falls more than 0.01 below the stated bound for some F and epsilon",
+        above(-0.01),
+        Computed("F = 2..300, epsilon = 0.1..0.9", numbers.worst_margin_of_distances, "smallest margin over the bound"),
+        measured_on="random matrices",
+    ),
+    _claim(
+        "singular-values-near-1",
+        "2.2, after corollary 2",
+        "The singular values of the (scaled) Gaussian matrix are likely to be close to 1, so its inverse is stable",
+        "literal",
+        "at most half of them lie within 0.8..1.2",
+        above(0.5),
+        Computed("F = 8, 30, 100", numbers.share_of_singular_values_near_one, "share within 0.8..1.2"),
+        measured_on="random matrices",
+    ),
+)
+
+RAP, SPLIT, CENTRAL = {"protocol": "rap"}, {"protocol": "splitnn"}, {"protocol": "centralized"}
+COSTS = (
+    _claim(
+        "as-accurate-as-centralized",
+        "4.2, table 3",
+        "RAP is as accurate as centralized training",
+        "literal",
+        "accuracies differ by more than 2 points (RMSE on diabetes: by more than 1)",
+        within(0.02),
+        _useful("breast-cancer, rap minus centralized", "breast-cancer", "accuracy", RAP, CENTRAL),
+        _useful("diabetes, rap minus centralized", "diabetes", "rmse", RAP, CENTRAL),
+        least_seeds=20,
+    ),
+    _claim(
+        "as-accurate-as-splitnn",
+        "4.2, table 3",
+        "RAP is as accurate as SplitNN",
+        "literal",
+        "accuracies differ by more than 2 points",
+        within(0.02),
+        _useful("breast-cancer, rap minus splitnn", "breast-cancer", "accuracy", RAP, SPLIT),
+        least_seeds=20,
+    ),
+    _claim(
+        "one-round",
+        "2.1, algorithm 1",
+        "Training needs a single round of communication",
+        "literal",
+        "there is more than one round before the model is trained",
+        at_most(1),
+        Computed("breast-cancer", numbers.rounds_of_training, "rounds of training"),
+    ),
+    _claim(
+        "volume",
+        "3, communication cost",
+        "RAP sends about 100 times less than SplitNN",
+        "literal",
+        "the ratio is at most 50",
+        above(50),
+        Computed("breast-cancer, 100 epochs", numbers.volume_ratio, "bytes of SplitNN over RAP"),
+    ),
+    _claim(
+        "speed-up-lan",
+        "4.2, table 4",
+        "Training is about two orders of magnitude faster than SplitNN on a 10 Gb/s network (up to 630 times)",
+        "literal",
+        "the estimated ratio is at most 50",
+        above(50),
+        Computed("5,000 rows, 20 columns, 20 epochs, LAN 10 Gb/s", numbers.speed_up, "seconds of SplitNN over RAP"),
+        measured_on="synthetic data, measured CPU of this machine, stated network model",
+    ),
+    _claim(
+        "speed-up-wan",
+        "4.1, implementation",
+        "Over a public network the advantage is even larger",
+        "literal",
+        "the estimated ratio under a WAN is at most 50",
+        above(50),
+        Computed("the same over a WAN, 100 Mb/s, 30 ms", numbers.speed_up_wan, "seconds of SplitNN over RAP"),
+        measured_on="synthetic data, measured CPU of this machine, stated network model",
+    ),
+    _claim(
+        "any-number-of-clients",
+        "4.2, figures 4 and 5",
+        "Accuracy does not depend on the number of clients",
+        "literal",
+        "10 clients differ from 2 by more than 2 points",
+        within(0.02),
+        _useful(
+            "breast-cancer, 10 minus 2 clients",
+            "breast-cancer",
+            "accuracy",
+            RAP | {"parties": 10},
+            RAP | {"parties": 2},
+        ),
+        least_seeds=20,
+    ),
+    _claim(
+        "one-feature-clients",
+        "4.2, figures 6 and 7",
+        "Accuracy does not suffer from clients with a single feature",
+        "literal",
+        "30 one-feature clients differ from 4 clients by more than 2 points",
+        within(0.02),
+        _useful(
+            "breast-cancer, 30 one-feature clients minus 4", "breast-cancer", "accuracy", RAP | {"parties": 30}, RAP
+        ),
+        least_seeds=20,
+    ),
+)
+
+CLAIMS = (*CASES, *SPECIAL, *ALGEBRA, *COSTS)
