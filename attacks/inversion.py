@@ -57,7 +57,7 @@ class RepresentationInversion(FeatureAttack):
         best = _beats(prior.errors, options, targets)
         if best is None:
             return RowGuess(rows, base), f"no message ({prior.name})"
-        return RowGuess(rows, best.values), best.name
+        return RowGuess(rows, _believable(best.values, targets)), best.name
 
     def _fits(
         self, view: View, prior: Fit, messages: Array, own: Array, targets: Array, base: Array, seed: int
@@ -90,6 +90,12 @@ class Option:
 def _widen(fit: Fit, width: int) -> Fit:
     """A fit on the first `width` columns, as a function of all of them."""
     return Fit(f"{fit.name} on messages", lambda new: fit.predict(new[:, :width]), fit.errors)
+
+
+def _believable(values: Array, targets: Array) -> Array:
+    """Guesses no further outside the known values than these are spread: extrapolation may go wild on a few rows."""
+    low, high = targets.min(axis=0), targets.max(axis=0)
+    return np.clip(values, low - (high - low), high + (high - low))
 
 
 def _best_prior(found: list[Fit], own: Array, targets: Array) -> Fit:

@@ -13,7 +13,7 @@ from vflaudit.core.dataset import Array
 from vflaudit.core.randomness import stream
 from vflaudit.core.wire import Wire
 
-Hook = Literal["features_out", "labels_out", "gradients_out", "rows_out"]
+Hook = Literal["features_in", "features_out", "labels_out", "gradients_out", "rows_out"]
 
 
 class Defense(Configurable):
@@ -25,11 +25,11 @@ class Defense(Configurable):
 
 
 class ArrayDefense(Defense):
-    """Changes an array just before its owner sends it."""
+    """Changes an array just before its owner sends it (`..._out`), or before the protocol uses it (`..._in`)."""
 
     @abstractmethod
     def apply(self, values: Array, rng: np.random.Generator) -> Array:
-        """The protected array, same shape and dtype."""
+        """The protected array: one row for each row; some defenses change the number of columns."""
 
 
 class RowsDefense(Defense):

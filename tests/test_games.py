@@ -564,3 +564,14 @@ def test_random_columns_lose(run: Run) -> None:
     ]
     assert all(score.interval[1] < 0 for score in scores)  # twice the variance: an R2 near -1
     assert np.mean([score.score for score in scores]) == pytest.approx(-1, abs=0.2)
+
+
+def test_membership_baseline_of_a_party_that_recognises_its_own_rows(run: Run) -> None:
+    game = va.Membership()
+    adversary = va.Adversary({"client1"})
+    truth = game.secret(run)
+    perfect = va.Guess(attack="a", adversary=adversary, membership=truth.astype(float))
+    score = game.score(run, perfect)
+    assert score.baseline > 0.99, "it holds the members' columns"
+    assert score.interval[0] <= 0 <= score.interval[1], "so a perfect attack gains nothing"
+    assert game.score(run, replace(perfect, adversary=va.Adversary({"server"}))).baseline == 0.5

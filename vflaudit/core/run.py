@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,7 +89,7 @@ class Run:
                 raise unknown(f"party of {self.spec.protocol!r}", party, self.spec.parties)
         return View(
             adversary=adversary,
-            spec=self.spec,
+            spec=copy.deepcopy(self.spec),
             transcript=self.transcript.only(adversary.corrupts) if messages else Transcript(),
             states={party: self.states[party].copy() for party in sorted(adversary.corrupts) if party in self.states},
             knowledge=adversary.learn(self),

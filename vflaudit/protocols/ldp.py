@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from vflaudit.accounting.gaussian import gaussian_deviation
 from vflaudit.core.dataset import Array, VerticalDataset
 from vflaudit.core.randomness import stream
 from vflaudit.core.run import Model
@@ -22,7 +23,7 @@ class LDP(TrainedProtocol):
     What `epsilon` means: each client's message about one person is epsilon-locally differentially private (Laplace), or
     (epsilon, delta)-locally (Gaussian): any two rows that the client could hold are as hard to tell apart. All rows are
     neighbours, so the sensitivity is twice the clipping norm. A person's columns lie at M clients, which spend M times
-    epsilon (and delta) together. Two things are outside the guarantee, as in RAP's Table 1: labels are sent as they are,
+    epsilon (and delta) together. Two things are outside the guarantee, as in RAP's Table 1: labels are sent in clear,
     and standardising uses the training columns' mean and deviation. RAP gives neither mechanism nor epsilon; these are
     parameters here. Test rows are sent with noise like all others.
     """
@@ -81,23 +82,3 @@ class LDP(TrainedProtocol):
         predictor, utility = fit_alone(self, at_server, network, data.parties, "server")
         states = party_states(data, {"server": network})
         return Outcome(states, Model(predictor, parameters_of(network)), utility)
-
-
-def gaussian_delta(deviation: float, sensitivity: float, epsilon: float) -> float:
-    """The exact delta of the Gaussian mechanism (Balle and Wang 2018, theorem 8)."""
-    from scipy.special import log_ndtr
-
-    half, rest = sensitivity / (2 * deviation), epsilon * deviation / sensitivity
-    first, second = float(log_ndtr(half - rest)), epsilon + float(log_ndtr(-half - rest))
-    return float(np.exp(first) * -np.expm1(min(second - first, 0.0)))
-
-
-def gaussian_deviation(sensitivity: float, epsilon: float, delta: float) -> float:
-    """The least deviation with (epsilon, delta): the analytic calibration of Balle and Wang (2018), by root finding."""
-    from scipy.optimize import brentq
-
-    def excess(log_deviation: float) -> float:
-        return gaussian_delta(float(np.exp(log_deviation)) * sensitivity, sensitivity, epsilon) - delta
-
-    root = brentq(excess, np.log(1e-6), np.log(1e12), xtol=1e-12)
-    return float(np.exp(root + 1e-11)) * sensitivity  # a hair above: never less private than asked for

@@ -35,6 +35,9 @@ class RowGuess:
     def places(self, run: Run, rows: Array) -> Array:
         """Where each guessed row stands among `rows` (handles), -1 if it is not there."""
         made = np.asarray(self.rows)
+        most = len(run.data) if run.order is None or not self.shuffled else len(run.order)
+        if made.size and (made.dtype.kind not in "iu" or made.min() < 0 or made.max() >= most):
+            raise InputError(f"a guess names a row that is none of the {most} rows")
         if self.shuffled:
             if run.order is None:
                 raise InputError("the guess is about a shuffled table, but nothing was shuffled")

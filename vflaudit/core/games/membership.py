@@ -64,8 +64,18 @@ class Membership(Game):
         known = [np.isin(members, adversary.known_rows(run)), np.isin(strangers, others)]
         return ~np.concatenate(known)[order]
 
+    def _recognised(self, run: Run, adversary: Adversary) -> Array:
+        """Candidates whose row a corrupted party finds in its own table: it needs no attack to call them members."""
+        features = self.challenge(run).features
+        found = np.zeros(len(self.secret(run)), dtype=bool)
+        for party in adversary.corrupts & set(run.data.blocks):
+            held = {row.tobytes() for row in run.data.blocks[party].values[run.data.aligned("train")]}
+            found |= np.array([row.tobytes() in held for row in features[party]])
+        return found
+
     def score(self, run: Run, guess: Guess) -> Score:
-        """`guess.membership`: one score per candidate, higher means member. Chance is an AUC of 0.5.
+        """`guess.membership`: one score per candidate, higher means member. Chance is an AUC of 0.5; a corrupted party with
+        columns does better from its own table alone, and that is the baseline then.
 
         Candidates that the adversary knew beforehand are not scored.
         """
@@ -82,7 +92,13 @@ class Membership(Game):
                 "the adversary knows of almost every candidate beforehand: membership is no secret from it"
             )
         value, influence = stats.auc_influence(truth, scores)
-        low, high = stats.auc_interval(value, influence, int(truth.sum()), int((~truth).sum()))
+        members, others = int(truth.sum()), int((~truth).sum())
+        low, high = stats.auc_interval(value, influence, members, others)
+        baseline, gained = 0.5, (low - 0.5, high - 0.5)
+        recognised = self._recognised(run, guess.adversary)[undecided]
+        if recognised.any():
+            baseline, effect = stats.auc_influence(truth, recognised.astype(float))
+            gained = stats.difference_interval(value - baseline, influence - effect, smaller_class=min(members, others))
         metrics: dict[str, Any] = {"auc": value}
         rng = stream(run.seed, "score", self.name)
         accuracy, interval = stats.balanced_accuracy_split(truth, scores, rng)
@@ -95,8 +111,8 @@ class Membership(Game):
             guess,
             party=None,
             score=value,
-            baseline=0.5,
-            interval=(low - 0.5, high - 0.5),
+            baseline=baseline,
+            interval=gained,
             rows=len(truth),
             metrics=metrics,
         )

@@ -29,7 +29,7 @@ class RAP(TrainedProtocol):
     """
 
     name: ClassVar[str] = "rap"
-    hooks: ClassVar[frozenset[str]] = frozenset({"features_out", "rows_out"})
+    hooks: ClassVar[frozenset[str]] = frozenset({"features_in", "features_out", "rows_out"})
 
     model: Literal["mlp", "lr"] = Field(
         "mlp", description="one hidden layer of 128, or logistic/linear regression (4.1)"
@@ -64,9 +64,12 @@ class _Rap:
         self.protocol, self.session, self.data = protocol, session, session.data
         self.wire, self.owner = session.wire, session.data.label_owner
         self.train = self.data.aligned("train")
+        self.inputs = {
+            party: session.protect("features_in", party, block.values) for party, block in self.data.blocks.items()
+        }
         self.transforms = {
             party: FeatureTransform.draw(
-                block.values[self.train],
+                self.inputs[party][self.train],
                 self.rng(party, "matrix"),
                 pseudo=protocol.pseudo_feature and _single_number(block),
             )
@@ -87,7 +90,7 @@ class _Rap:
     def transformed(self, party: str, rows: Array) -> Array:
         """What a client sends about these rows."""
         with self.wire.computing(party):
-            values = self.transforms[party](self.data.blocks[party].values[rows], self.noise[party])
+            values = self.transforms[party](self.inputs[party][rows], self.noise[party])
             return self.session.protect("features_out", party, values.astype(self.protocol.precision))
 
     def send_features(self, rows: Array) -> Array:

@@ -103,7 +103,7 @@ class Server:
         twin = copy.copy(self)
         twin.networks = [copy.deepcopy(network).eval() for network in self.networks]
         twin.inputs, twin.targets = torch.zeros(0), torch.zeros(0)
-        del twin.session
+        del twin.session, twin.protocol
         return twin
 
 
