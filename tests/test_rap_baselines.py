@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import attacks
 import vflaudit as va
 from attacks.label_codes import LabelCodePairing
+from vflaudit.accounting.gaussian import gaussian_delta, gaussian_deviation
 from vflaudit.core.dataset import VerticalDataset
 from vflaudit.protocols.he_enclave import HEEnclave, _public, _secret, seal, unseal
-from vflaudit.accounting.gaussian import gaussian_delta, gaussian_deviation
 from vflaudit.protocols.ldp import LDP
 from vflaudit.protocols.rap.applications import (
     anomaly_agreement,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

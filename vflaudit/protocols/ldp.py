@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from vflaudit.accounting.gaussian import gaussian_deviation
-from vflaudit.core.dataset import Array, VerticalDataset
+from vflaudit.core.dataset import Array
 from vflaudit.core.randomness import stream
 from vflaudit.core.run import Model
 from vflaudit.protocols.base import Outcome, Session
 from vflaudit.protocols.networks import parameters_of
-from vflaudit.protocols.training import TrainedProtocol, fit_alone, network_over, party_states
+from vflaudit.protocols.training import TrainedProtocol, collect_tables, fit_alone, network_over, party_states
 
 
 class LDP(TrainedProtocol):
@@ -38,10 +37,6 @@ class LDP(TrainedProtocol):
         None, gt=0, description="norm of a client's row; none: the width (Laplace) or its root (Gaussian), both public"
     )
 
-    def parties(self, data: VerticalDataset) -> tuple[str, ...]:
-        names = ("server", *data.parties)
-        return names if data.label_owner in names else (*names, data.label_owner)
-
     def bound(self, width: int) -> float:
         """The clipping norm of a client with so many columns."""
         if self.clip is not None:
@@ -64,21 +59,12 @@ class LDP(TrainedProtocol):
         return clipped + draw(0.0, self.scale(width), values.shape)
 
     def execute(self, session: Session) -> Outcome:
-        data, wire = session.data, session.wire
-        received: dict[str, Array] = {}
-        wire.next_round()
-        for party, block in data.blocks.items():
-            rows = np.flatnonzero(block.present)
-            with wire.computing(party):
-                values = self.noisy(block.values[rows], stream(session.seed, self.name, party)).astype(np.float32)
-            values = session.protect("features_out", party, values)
-            received[party] = np.zeros((len(data), block.width))
-            received[party][rows] = wire.send(party, "server", "features", {"values": values}, rows=rows)["values"]
-        if data.label_owner != "server":
-            wire.send(data.label_owner, "server", "labels", {"values": data.labels}, rows=np.arange(len(data)))
-        blocks = {party: replace(block, values=received[party]) for party, block in data.blocks.items()}
-        at_server = replace(session, data=replace(data, blocks=blocks))
-        network = network_over(self, at_server, data.parties, "server")
-        predictor, utility = fit_alone(self, at_server, network, data.parties, "server")
-        states = party_states(data, {"server": network})
-        return Outcome(states, Model(predictor, parameters_of(network)), utility)
+        parties = session.data.parties
+        at_server = collect_tables(
+            session, lambda party, values: self.noisy(values, stream(session.seed, self.name, party))
+        )
+        network = network_over(self, at_server, parties, "server")
+        predictor, utility = fit_alone(self, at_server, network, parties, "server")
+        return Outcome(
+            party_states(session.data, {"server": network}), Model(predictor, parameters_of(network)), utility
+        )

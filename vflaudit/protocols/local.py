@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from vflaudit.core.dataset import VerticalDataset
 from vflaudit.core.run import Model
 from vflaudit.protocols.base import Outcome, Session
 from vflaudit.protocols.networks import parameters_of
@@ -21,10 +20,6 @@ class Local(TrainedProtocol):
     """
 
     name: ClassVar[str] = "local"
-
-    def parties(self, data: VerticalDataset) -> tuple[str, ...]:
-        names = ("server", *data.parties)
-        return names if data.label_owner in names else (*names, data.label_owner)
 
     def execute(self, session: Session) -> Outcome:
         data, wire = session.data, session.wire

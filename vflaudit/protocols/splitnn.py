@@ -53,10 +53,6 @@ class SplitNN(TrainedProtocol):
             raise unknown("party to hold the labels", self.labels_at, allowed)
         return prepared.rename({}, label_owner=self.labels_at)
 
-    def parties(self, data: VerticalDataset) -> tuple[str, ...]:
-        names = ("server", *data.parties)
-        return names if data.label_owner in names else (*names, data.label_owner)
-
     def execute(self, session: Session) -> Outcome:
         return _Training(self, session).run()
 

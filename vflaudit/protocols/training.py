@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -83,6 +84,11 @@ class TrainedProtocol(Protocol):
             raise InputError(f"training diverged with every learning rate of the grid {GRID}")
         return best.run(data, seed=seed, defenses=defenses, recording=recording)
 
+    def parties(self, data: VerticalDataset) -> tuple[str, ...]:
+        """The server, the clients, and the label owner where it is neither."""
+        names = ("server", *data.parties)
+        return names if data.label_owner in names else (*names, data.label_owner)
+
     def batch(self, rows: int) -> int:
         """Rows per mini-batch."""
         return self.batch_size or max(32, round(0.01 * rows))
@@ -158,6 +164,24 @@ def party_states(data: VerticalDataset, modules: Mapping[str, nn.Module]) -> dic
             parameters=parameters_of(modules[party]) if party in modules else {},
         )
     return states
+
+
+def collect_tables(session: Session, change: Callable[[str, Array], Array] = lambda party, values: values) -> Session:
+    """Everybody sends its (changed) columns and labels to the server, once; returns the session as the server has it."""
+    data, wire = session.data, session.wire
+    blocks = {}
+    wire.next_round()
+    for party, block in data.blocks.items():
+        rows = np.flatnonzero(block.present)
+        with wire.computing(party):
+            values = change(party, block.values[rows]).astype(np.float32)
+        sent = {"values": session.protect("features_out", party, values)}
+        received = np.zeros((len(data), block.width))
+        received[rows] = wire.send(party, "server", "features", sent, rows=rows)["values"]
+        blocks[party] = replace(block, values=received)
+    if data.label_owner != "server":
+        wire.send(data.label_owner, "server", "labels", {"values": data.labels}, rows=np.arange(len(data)))
+    return replace(session, data=replace(data, blocks=blocks))
 
 
 def fit_alone(

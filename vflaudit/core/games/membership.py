@@ -65,7 +65,7 @@ class Membership(Game):
         return ~np.concatenate(known)[order]
 
     def _recognised(self, run: Run, adversary: Adversary) -> Array:
-        """Candidates whose row a corrupted party finds in its own table: it needs no attack to call them members."""
+        """Candidates whose row a corrupted party finds in its own table: no attack is needed to call them members."""
         features = self.challenge(run).features
         found = np.zeros(len(self.secret(run)), dtype=bool)
         for party in adversary.corrupts & set(run.data.blocks):
@@ -74,8 +74,10 @@ class Membership(Game):
         return found
 
     def score(self, run: Run, guess: Guess) -> Score:
-        """`guess.membership`: one score per candidate, higher means member. Chance is an AUC of 0.5; a corrupted party with
-        columns does better from its own table alone, and that is the baseline then.
+        """`guess.membership`: one score per candidate, higher means member.
+
+        Chance is an AUC of 0.5. A corrupted party with columns does better from its own table alone: that is the
+        baseline then.
 
         Candidates that the adversary knew beforehand are not scored.
         """

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from vflaudit.core.dataset import Array, Block, VerticalDataset
+from vflaudit.core.dataset import Array, Block
 from vflaudit.core.randomness import stream
 from vflaudit.core.run import Model, PartyState
 from vflaudit.errors import InputError
@@ -39,10 +39,6 @@ class RAP(TrainedProtocol):
         "full", description="limited-server: outputs and gradients are exchanged with the label owner (section 3)"
     )
     precision: Literal["float32", "float64"] = Field("float32", description="of the transformed features on the wire")
-
-    def parties(self, data: VerticalDataset) -> tuple[str, ...]:
-        names = ("server", *data.parties)
-        return names if data.label_owner in names else (*names, data.label_owner)
 
     def execute(self, session: Session) -> Outcome:
         if session.data.label_owner == "server":
