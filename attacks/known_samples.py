@@ -11,7 +11,7 @@ from attacks.base import KNOWN_PAIRS, FeatureAttack, Requirement
 from vflaudit.core.baseline import known_mean
 from vflaudit.core.dataset import Array
 from vflaudit.core.games import RowGuess
-from vflaudit.core.view import View
+from vflaudit.core.view import Embedding, View
 
 CONVINCING = 0.05  # relative error of left-out rows below which a lower rank is believed
 NO_SIGNAL = 0.9  # relative error above which left-out rows are as good as unpredicted
@@ -37,19 +37,41 @@ class KnownSampleReconstruction(FeatureAttack):
         for party in self.victims(view):
             sent = view.sent_by(party)
             usable = np.isin(samples.handles, sent.rows)
-            known, targets = sent.at(samples.handles[usable]), samples.features[party][usable]
-            options = [False, True] if self.intercept is None else [self.intercept]
-            solved = {option: solve(_with(known, option), targets) for option in options}
-            option = min(options, key=lambda choice: solved[choice][1])
-            solution, errors[party] = solved[option]
-            if solution is None:
-                mean = known_mean(view, party)
-                values = np.tile(targets.mean(axis=0) if mean is None else mean, (len(sent.rows), 1))
-            else:
-                values = _with(sent.values, option) @ solution
-            features[party] = RowGuess(sent.rows, values)
+            handles, targets = samples.handles[usable], samples.features[party][usable]
+            constants = [False, True] if self.intercept is None else [self.intercept]
+            best: tuple[Array | None, float] = (None, np.inf)
+            guess = np.zeros(0)
+            for coordinates in (evened(sent), sent) if len(handles) >= 4 else (evened(sent),):
+                for constant in constants:
+                    found = solve(_with(coordinates.at(handles), constant), targets)
+                    if guess.size and not found[1] < best[1]:
+                        continue
+                    best = found
+                    guess = self._values(view, party, _with(coordinates.values, constant), found[0], targets)
+            errors[party] = best[1]
+            features[party] = RowGuess(sent.rows, guess)
         verified = bool(errors) and max(errors.values()) < self.tolerance
         return {"features": features, "verified": verified, "notes": {"left_out_relative_error": errors}}
+
+    def _values(self, view: View, party: str, sent: Array, solution: Array | None, targets: Array) -> Array:
+        """The mapped table, or the mean where there is no map."""
+        if solution is not None:
+            return sent @ solution
+        mean = known_mean(view, party)
+        return np.tile(targets.mean(axis=0) if mean is None else mean, (len(sent), 1))
+
+
+def evened(sent: Embedding) -> Embedding:
+    """Messages in coordinates where all directions vary alike, so that the private matrix no longer matters.
+
+    With fewer rows than unknowns the solution of least norm depends on the coordinates; in these it does not depend on
+    the transformation. Directions a thousand times smaller than the largest may be rounding or drift and stay small.
+    Neither these coordinates nor the plain ones are always better: strongly correlated columns favour the plain ones.
+    """
+    values = np.asarray(sent.values, dtype=np.float64)
+    sizes, axes = np.linalg.eigh(values.T @ values / len(values))
+    sizes = np.sqrt(np.maximum(sizes, 0.0))
+    return Embedding(sent.rows, values @ (axes / np.maximum(sizes, 1e-3 * max(sizes[-1], 1e-300))))
 
 
 def _with(values: Array, intercept: bool) -> Array:

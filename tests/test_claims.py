@@ -18,7 +18,7 @@ from vflaudit.claims.base import (
     leaks,
     within,
 )
-from vflaudit.claims.check import check_claims, claims_of, judge, listing
+from vflaudit.claims.check import FIRST_SEED, check_claims, claims_of, judge, listing
 from vflaudit.errors import InputError
 from vflaudit.lab.experiment import Experiment
 
@@ -68,7 +68,7 @@ def test_check_writes_verdicts_with_evidence(tmp_path):
         [
             claim(Attacked("floor", EXPERIMENT)),
             claim(compared, rule=above(1.0)),
-            claim(Computed("count", lambda seed: 3 + seed, "number"), rule=above(1.0)),
+            claim(Computed("count", lambda seed: 3 + seed - FIRST_SEED, "number"), rule=above(1.0)),
         ],
         tmp_path,
         seeds=3,
@@ -86,7 +86,7 @@ def test_missing_results_decide_nothing(tmp_path):
     broken = EXPERIMENT.model_copy(update={"attack": "representation-inversion"})
     verdicts, outcome = check_claims([claim(Attacked("no knowledge", broken))], tmp_path, seeds=2)
     assert outcome.failures and verdicts[0]["verdict"] == "inconclusive"
-    assert judge(claim(Attacked("x", EXPERIMENT)), {}, 2)["verdict"] == "inconclusive"
+    assert judge(claim(Attacked("x", EXPERIMENT)), {}, [1, 2])["verdict"] == "inconclusive"
 
 
 def test_registered_claims_are_complete():

@@ -24,6 +24,7 @@ from vflaudit.report.audit import load_audit
 from vflaudit.report.schema import report_schema, schema_text
 from vflaudit.report.style import wrapped
 from vflaudit.report.summary import find_series, summarise
+from vflaudit.report.tradeoff import Plane, find_planes
 from vflaudit.report.words import duration, number, signed, size
 
 SPREAD = (-0.01, 0.0, 0.01)
@@ -325,6 +326,100 @@ def test_figures_are_svg_with_their_marks(tmp_path: Path) -> None:
                 assert tree.tag.endswith("svg") and len(list(tree.iter())) > 60
                 assert b"<dc:date>" not in svg
     assert dict(matplotlib.rcParams) == before
+
+
+def plane_of(folder: Path, results: list[Result]) -> Plane:
+    (plane,) = find_planes(load_audit(store(folder, results)))
+    return plane
+
+
+def test_plane_compares_targets_that_faced_the_same_adversaries(tmp_path: Path) -> None:
+    low = {"utility": {"accuracy": 0.7}}
+    results = seeds(0.5) + seeds(0.6, attack="other", set={"attack.name": "other"}) + seeds(0.9, knows=["means"])
+    results += seeds(0.55, defenses=["worse"], **low) + seeds(0.2, defenses=["noise:sigma=2"], **low)
+    results += seeds(0.1, knows=["means"], set={"hidden": 4}) + seeds(0.99, control="positive", set={"leaky": 1})
+    plane = plane_of(tmp_path, results)
+    assert [p.name for p in plane.points] == ["no defense", "noise:sigma=2", "worse"]
+    assert [p.row.advantage for p in plane.points] == [pytest.approx(a) for a in (0.6, 0.2, 0.55)]  # not 0.9
+    assert [p.utility for p in plane.points] == [pytest.approx(u) for u in (0.91, 0.7, 0.7)]
+    assert plane.points[0].utility_interval == t_interval([0.9, 0.91, 0.92])
+    assert [p.name for p in plane.frontier] == ["noise:sigma=2", "no defense"]
+    assert plane.left_out == ("splitnn (hidden=4)",)
+    text = html(tmp_path)
+    assert "What survives" in text and "Not drawn" in text and text.count("on the frontier") == 2
+    assert "What survives" in write_report(tmp_path, "md")[0].read_text(encoding="utf-8")
+
+
+def test_plane_of_errors_points_the_other_way_and_one_seed_has_no_interval(tmp_path: Path) -> None:
+    results = [made(0.1, defenses=["a"], utility={"rmse": 5.0}), made(0.8, utility={"rmse": 2.0})]
+    plane = plane_of(tmp_path / "errors", results)
+    assert plane.worth == "minus RMSE" and [p.utility for p in plane.points] == [-2.0, -5.0]
+    assert all(p.frontier and p.utility_interval is None for p in plane.points)
+    sure = seeds(0.04, attack="sure", set={"attack.name": "sure"})  # less on average, but surely
+    wild = [made(0.05 + step, seed=seed) for seed, step in enumerate((-0.4, 0.0, 0.4))]
+    point = plane_of(tmp_path / "sure", wild + sure + seeds(0.0, defenses=["a"])).points[0]
+    assert (point.row.attack, point.surest.leaks) == ("inversion", True) and not point.row.leaks
+    open_ = [made(step, seed=seed, attack="x", set={"attack.x": 1}) for seed, step in enumerate((-0.4, -0.1, 0.2))]
+    point = plane_of(tmp_path / "open", seeds(0.0) + open_ + seeds(0.0, defenses=["a"])).points[-2]
+    assert (point.row.level, point.surest.level) == ("none", "unsettled")
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        seeds(0.5),
+        seeds(0.5) + seeds(0.1, defenses=["a"], data="elsewhere"),
+        seeds(0.5) + seeds(0.1, defenses=["a"], knows=["means"]),
+        seeds(0.5, utility={}) + seeds(0.1, defenses=["a"]),
+        seeds(0.5) + seeds(0.9, defenses=["a"], control="positive"),
+    ],
+)
+def test_no_plane_where_nothing_can_be_compared(tmp_path: Path, results: list[Result]) -> None:
+    assert find_planes(load_audit(store(tmp_path, results))) == []
+    assert "What survives" not in write_report(tmp_path, "md")[0].read_text(encoding="utf-8")
+
+
+def test_numbers_of_crowded_points_do_not_cover_each_other() -> None:
+    from vflaudit.report.plane import LABEL, spread
+
+    places = spread([(1.0, 1.0)] * 4 + [(1.05, 1.02), (5.0, 3.0), (0.0, 0.0)], (5.0, 3.0))
+    for i, (x, y) in enumerate(places):
+        assert 0 <= x <= 5 and 0 <= y <= 3
+        assert all(abs(x - a) >= LABEL[0] - 1e-9 or abs(y - b) >= LABEL[1] - 1e-9 for a, b in places[:i])
+
+
+def test_only_svg_files_of_the_folder_become_figures(tmp_path: Path) -> None:
+    folder = store(tmp_path / "run", usual())
+    place, svg = folder / "figures", f"<?xml version='1.0'?><svg xmlns='http://www.w3.org/2000/svg'>{HOSTILE}</svg>"
+    place.mkdir()
+    contents = {
+        "good.svg": svg, "page.svg": "<html><svg/></html>", "bomb.svg": "<!DOCTYPE svg [<!ENTITY a 'b'>]><svg/>",
+        "picture.png": svg, "large.svg": svg + " " * 5_000_000, "../outside.svg": svg,
+    }  # fmt: skip
+    for name, content in contents.items():
+        (place / name).write_text(content)
+    (tmp_path / "secret.svg").write_text(svg)
+    (place / "link.svg").symlink_to(tmp_path / "secret.svg")
+    (place / "folder.svg").mkdir()
+    names = [
+        "figures/page.svg", "figures/bomb.svg", "figures/picture.png", "figures/large.svg", "figures/link.svg",
+        "figures/folder.svg", "figures/missing.svg", "outside.svg", "../secret.svg", "figures/../outside.svg",
+        "figures/.hidden.svg", str(tmp_path / "secret.svg"), "figures//good.svg", "figures/good.svg\n", "", 7, None,
+    ]  # fmt: skip
+    words = {"title": HOSTILE, "caption": HOSTILE}
+    entries: list[Any] = [{"file": name, **words} for name in ["figures/good.svg", *names]]
+    entries += [{"file": "figures/good.svg", "title": 3}, "figures/good.svg", None]
+    (folder / "figures.json").write_text(json.dumps(entries))
+    audit = load_audit(folder)
+    assert len(audit.figures) == 1 and len(audit.figure_notes) == len(entries) - 1
+    text = html(folder)
+    page = Page(text)
+    assert "<script" not in text and "svg" not in page.tags and "Left out of figures.json" in text
+    assert f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}" in page.links
+    assert all(link.startswith(("data:image/svg+xml;base64,", "#")) for link in page.links)
+    for content in ("{", "{}", "7", "[" * 100_000):
+        (folder / "figures.json").write_text(content)
+        assert load_audit(folder).figure_notes == ["figures.json is not a list of figures that can be read"]
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:

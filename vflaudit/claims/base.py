@@ -43,7 +43,7 @@ class Evidence(Protocol):
     def experiments(self) -> tuple[Experiment, ...]:
         """What must be run for it, apart from the seed."""
 
-    def measured(self, find: Find, seeds: int) -> Measured:
+    def measured(self, find: Find, seeds: Sequence[int]) -> Measured:
         """The numbers, given the results."""
 
 
@@ -59,8 +59,8 @@ class Attacked:
     def experiments(self) -> tuple[Experiment, ...]:
         return (self.experiment,)
 
-    def measured(self, find: Find, seeds: int) -> Measured:
-        found = [find(self.experiment, seed) for seed in range(seeds)]
+    def measured(self, find: Find, seeds: Sequence[int]) -> Measured:
+        found = [find(self.experiment, seed) for seed in seeds]
         return Measured(
             what=self.what,
             adversary=found[0].adversary,
@@ -86,8 +86,8 @@ class Compared:
     def experiments(self) -> tuple[Experiment, ...]:
         return (self.first, self.second)
 
-    def measured(self, find: Find, seeds: int) -> Measured:
-        pairs = [(find(self.first, seed), find(self.second, seed)) for seed in range(seeds)]
+    def measured(self, find: Find, seeds: Sequence[int]) -> Measured:
+        pairs = [(find(self.first, seed), find(self.second, seed)) for seed in seeds]
         numbers = [(self.of(a), self.of(b)) for a, b in pairs]
         values = tuple(a / b if self.ratio else a - b for a, b in numbers)
         keys = tuple(result.key for pair in pairs for result in pair)
@@ -103,8 +103,8 @@ class Computed:
     measure: str
     experiments: tuple[Experiment, ...] = ()
 
-    def measured(self, find: Find, seeds: int) -> Measured:
-        values = tuple(float(self.function(seed)) for seed in range(seeds))
+    def measured(self, find: Find, seeds: Sequence[int]) -> Measured:
+        values = tuple(float(self.function(seed)) for seed in seeds)
         return Measured(self.what, "nobody", self.measure, values)
 
 

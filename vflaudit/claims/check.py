@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from vflaudit.lab.runner import Outcome, Progress, run_experiments
 from vflaudit.lab.store import write_atomically
 
 SEEDS = {"fast": 3, "default": 5, "full": 20}
+FIRST_SEED = 1000  # attacks are developed and tested on small seeds; claims are judged on others
 
 
 def claims_of(paper: str | None = None) -> list[Claim]:
@@ -51,7 +53,7 @@ def check_claims(
         for claim in claims
         for evidence in claim.evidence
         for experiment in evidence.experiments
-        for seed in range(max(seeds, claim.least_seeds))
+        for seed in seeds_of(claim, seeds)
     ]
     outcome = run_experiments(
         needed,
@@ -65,12 +67,26 @@ def check_claims(
     )
     by_experiment = {dumps(result.experiment): result for result in outcome.results}
     with one_thread():
-        verdicts = [judge(claim, by_experiment, max(seeds, claim.least_seeds)) for claim in claims]
+        verdicts = [judge(claim, by_experiment, seeds_of(claim, seeds)) for claim in claims]
+        figures = [figure for paper in papers for figure in draw(paper, Path(out))]
     write_atomically(Path(out) / "claims.json", dumps(verdicts))
+    write_atomically(Path(out) / "figures.json", dumps(figures))
     return verdicts, outcome
 
 
-def judge(claim: Claim, results: dict[str, Result], seeds: int) -> dict[str, Any]:
+def draw(paper: str, folder: Path) -> list[dict[str, Any]]:
+    """A paper's own figures: the function `figures` of the module that holds its claims, if it has one."""
+    point = registry.registered("claims").get(paper)
+    function = getattr(importlib.import_module(point.module), "figures", None) if point is not None else None
+    return function(folder) if function is not None else []
+
+
+def seeds_of(claim: Claim, wanted: int) -> range:
+    """The seeds on which a claim is judged."""
+    return range(FIRST_SEED, FIRST_SEED + max(wanted, claim.least_seeds))
+
+
+def judge(claim: Claim, results: dict[str, Result], seeds: Sequence[int]) -> dict[str, Any]:
     """The verdict on one claim. Without all its results nothing can be said."""
 
     def find(experiment: Experiment, seed: int) -> Result:

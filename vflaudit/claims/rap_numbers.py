@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from attacks.pseudo import PseudoFeatureStripping, others
 from vflaudit import load_protocol
+from vflaudit.core.adversary import Adversary
 from vflaudit.core.costs import Network
 from vflaudit.core.loading import load_dataset
 from vflaudit.core.randomness import stream
@@ -37,6 +39,15 @@ def free_dimensions_given_rows(seed: int) -> float:
     table = next(run.transcript.select(sender=CLIENT)).arrays["values"].astype(np.float64)
     width = table.shape[1]
     return float(width * (width - np.linalg.matrix_rank(table[: width // 2])))
+
+
+def pseudo_label_correlation(seed: int) -> float:
+    """|correlation| of the true label with what the server strips out of [Y, pseudo] A, on diabetes."""
+    run = rap_run("diabetes", seed)
+    view = run.view(Adversary({"server"}))
+    table = view.table_of(run.data.label_owner, kind="labels")
+    direction = PseudoFeatureStripping().strip(table.values, others(view, run.data.label_owner, table)).best
+    return float(abs(np.corrcoef(table.values @ direction, run.data.labels[table.rows])[0, 1]))
 
 
 def messages_to_clients(seed: int) -> float:

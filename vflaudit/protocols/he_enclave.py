@@ -42,8 +42,7 @@ class HEEnclave(TrainedProtocol):
     keys: Literal["seeded", "os"] = Field("seeded", description="where keys come from; 'os' gives other bytes each run")
 
     def parties(self, data: VerticalDataset) -> tuple[str, ...]:
-        names = ("server", *data.parties)
-        return (*(names if data.label_owner in names else (*names, data.label_owner)), ENCLAVE)
+        return (*super().parties(data), ENCLAVE)
 
     def execute(self, session: Session) -> Outcome:
         data, wire = session.data, session.wire

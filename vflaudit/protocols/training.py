@@ -167,7 +167,7 @@ def party_states(data: VerticalDataset, modules: Mapping[str, nn.Module]) -> dic
 
 
 def collect_tables(session: Session, change: Callable[[str, Array], Array] = lambda party, values: values) -> Session:
-    """Everybody sends its (changed) columns and labels to the server, once; returns the session as the server has it."""
+    """Everybody sends its (changed) columns and labels to the server, once; returns the session as it is there."""
     data, wire = session.data, session.wire
     blocks = {}
     wire.next_round()

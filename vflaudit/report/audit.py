@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from vflaudit.errors import InputError
 from vflaudit.lab.result import Result, dumps
 from vflaudit.lab.store import Store
+from vflaudit.report.figures import Figure, load_figures
 from vflaudit.report.schema import Verdict
 from vflaudit.report.summary import (
     Row,
@@ -65,6 +66,8 @@ class Audit:
     failures: dict[str, str]
     gate: float | None
     missing: int
+    figures: list[Figure] = field(default_factory=list)
+    figure_notes: list[str] = field(default_factory=list)
 
     @property
     def findings(self) -> list[Row]:
@@ -141,6 +144,7 @@ def load_audit(folder: str | Path, gate: float | None = None) -> Audit:
     except (OSError, ValueError):  # timings are extras: a damaged one never costs the report
         timings = {}
     rows, stored = summarise(results), index.get("gate")
+    figures, notes = load_figures(store.folder)
     return Audit(
         title=str(index.get("title", store.folder.name)),
         index=index,
@@ -152,6 +156,8 @@ def load_audit(folder: str | Path, gate: float | None = None) -> Audit:
         failures=failures,
         gate=gate if gate is not None else float(stored) if isinstance(stored, int | float) else None,
         missing=max(len(index["keys"]) - len(results), 0),
+        figures=figures,
+        figure_notes=notes,
     )
 
 

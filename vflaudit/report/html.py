@@ -10,8 +10,10 @@ from vflaudit.core.costs import Network
 from vflaudit.report import plots, summary, words
 from vflaudit.report.audit import Audit
 from vflaudit.report.narrative import paragraph
+from vflaudit.report.plane import planes
 from vflaudit.report.schema import Evidence
 from vflaudit.report.summary import Row
+from vflaudit.report.tradeoff import find_planes
 
 TEMPLATE = "report.html.jinja"
 NARROWEST = -0.25  # where the inline bars begin; what is lower is cut off
@@ -32,12 +34,14 @@ def render_html(audit: Audit) -> str:
         number=words.number, signed=words.signed, interval=words.interval, size=words.size,
         duration=words.duration, plain=_plain,
     )  # fmt: skip
+    compared = find_planes(audit)
     return environment.get_template(TEMPLATE).render(
         audit=audit,
         paragraph=paragraph(audit),
         forests=plots.forest(audit),
         curves=plots.curves(audit),
         costs=plots.costs(audit),
+        planes=list(zip(compared, planes(compared), strict=True)),
         heatmaps=plots.heatmaps(audit),
         bar=bar,
         behind=lambda evidence: rows_behind(audit, evidence),

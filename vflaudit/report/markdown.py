@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from vflaudit.report.audit import Audit
 from vflaudit.report.narrative import paragraph
 from vflaudit.report.summary import Row
+from vflaudit.report.tradeoff import Plane, find_planes
 from vflaudit.report.words import METRICS, NETWORKS, capital, duration, interval, number, signed, size
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
@@ -47,6 +48,9 @@ def render_markdown(audit: Audit) -> str:
         lines += [f"- {escape(name)}: {escape(why)}" for name, why in audit.failures.items()] + [""]
     if audit.findings:
         lines += ["## Findings", "", *_rows(audit.findings, "Finding")]
+    for plane in find_planes(audit):
+        lines += [f"## What survives: {escape(plane.title)}", ""]
+        lines += _survivors(plane)
     if audit.targets:
         lines += ["## Utility and cost", "", *_costs(audit)]
     if audit.controls:
@@ -71,6 +75,20 @@ def _rows(rows: Sequence[Row], last: str) -> list[str]:
         ],
         right=(6, 7, 8, 9, 10),
     )  # fmt: skip
+
+
+def _survivors(plane: Plane) -> list[str]:
+    rows = [
+        (
+            point.name, f"{number(point.utility)} {interval(point.utility_interval, sign=False)}", point.row.attack,
+            f"{signed(point.row.advantage)} {interval(point.row.interval)}", point.surest.finding,
+            "yes" if point.frontier else "",
+        )
+        for point in plane.points
+    ]  # fmt: skip
+    head = ("Target", f"Utility ({plane.worth})", "Strongest attack", "Advantage", "Finding", "On the frontier")
+    note = "The frontier has the targets that no other beats in both utility and advantage."
+    return [*table(head, rows, right=(1, 3)), note, ""]
 
 
 def _costs(audit: Audit) -> list[str]:

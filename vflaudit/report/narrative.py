@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from vflaudit.report.audit import Audit
 from vflaudit.report.summary import Row, Series
+from vflaudit.report.tradeoff import Plane, find_planes
 from vflaudit.report.words import capital, count, interval, listed, number, signed
 
+MANY = 3  # from so many defenses on, they are told together
 DONE = {
     "reconstruction": "reconstructs the columns of {party} with an R² of {score}",
     "label-inference": "infers the labels with an AUC of {score}",
@@ -22,7 +24,8 @@ def paragraph(audit: Audit) -> list[str]:
     if findings:
         said += [_overview(audit), *_strongest(findings), *_rest(findings)]
         said += [_series(series) for series in audit.series[:1]]
-        said += _defenses(findings)
+        planes = [plane for plane in find_planes(audit) if sum(p.defended for p in plane.points) >= MANY]
+        said += [_plane(plane) for plane in planes] or _defenses(findings)
     said += _controls(audit)
     if audit.claims:
         counts = [
@@ -100,6 +103,18 @@ def _defenses(findings: list[Row]) -> list[str]:
             text += f" and the model's accuracy from {before} to {after}"
         said.append(text + ".")
     return said[:3]
+
+
+def _plane(plane: Plane) -> str:
+    """Many defenses of one protocol: how many fail, and what the best of the others costs."""
+    defended, plain = ([p for p in plane.points if p.defended is kind] for kind in (True, False))
+    quiet = [point for point in defended if not point.surest.leaks]
+    said = f"Of {count(len(defended), 'defense')} of {plane.title}, {len(defended) - len(quiet)} still leak"
+    if quiet:
+        best = max(quiet, key=lambda point: point.utility)
+        said += f"; the most useful one without a shown leak is {best.name} ({plane.worth} {number(best.utility)}"
+        said += f", against {number(max(p.utility for p in plain))} without a defense)" if plain else ")"
+    return said + "."
 
 
 def _without_defenses(row: Row) -> str:

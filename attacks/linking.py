@@ -1,0 +1,116 @@
+"""What a colluding client undoes of a shuffle: it recognises its own people by its own columns."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+from scipy.spatial import cKDTree
+
+from attacks.base import KNOWN_PAIRS, FeatureAttack, Requirement
+from attacks.known_samples import solve
+from vflaudit.core.baseline import known_mean
+from vflaudit.core.dataset import Array
+from vflaudit.core.games import RowGuess
+from vflaudit.core.view import View
+from vflaudit.errors import InputError
+
+
+def colluder(view: View) -> str | None:
+    """A corrupted client that knows its matrix and whose own columns came out of a shuffle."""
+    for party, state in view.states.items():
+        if state.features is None or "matrix" not in state.parameters:
+            continue
+        try:
+            table = view.table_of(party)
+        except InputError:
+            continue
+        if table.shuffled:
+            return party
+    return None
+
+
+COLLUDER = Requirement(
+    "the receiver of a shuffled table together with a client in it that knows its own matrix "
+    "(--corrupts server --corrupts client2 --defense secure-shuffle)",
+    lambda view: colluder(view) is not None,
+)
+
+
+class ColluderLinking(FeatureAttack):
+    """Undo RAP's shuffle with a colluding client's own rows, then solve the victim's table (RAP section 3).
+
+    RAP proposes a secure shuffle so that 'the ID information is hidden from the server even though it may collude with
+    some clients'. But the shuffled table has the colluder's columns, times a matrix that the colluder knows: undoing it
+    shows which position has which of its own rows. Rows that are unique in its columns link; equal ones (categories)
+    do not, and that is all that protects. Linked positions give ids to the victim's rows at the same positions.
+
+    Several colluders are not joined: the first one links, though together fewer rows would be equal.
+    """
+
+    name: ClassVar[str] = "colluder-linking"
+    requires: ClassVar[tuple[Requirement, ...]] = (COLLUDER, KNOWN_PAIRS)
+    tolerance: float = Field(1e-3, gt=0, description="relative error of left-out known rows that counts as verified")
+
+    def attack(self, view: View, seed: int) -> dict[str, Any]:
+        party = colluder(view)
+        samples = view.knowledge.samples
+        assert party is not None and samples is not None and samples.handles is not None
+        handles, places = links(view, party)
+        where = np.full(view.spec.rows, -1)
+        where[handles] = places
+        features: dict[str, RowGuess] = {}
+        errors: dict[str, float] = {}
+        for victim in self.victims(view):
+            table = view.table_of(victim)
+            values = table.values.astype(np.float64).reshape(len(table.values), -1)
+            at = where[samples.handles]
+            targets = samples.features[victim][at >= 0]
+            solution, errors[victim] = solve(values[at[at >= 0]], targets) if (at >= 0).any() else (None, np.inf)
+            if solution is None:
+                mean = known_mean(view, victim)
+                made = np.tile(samples.features[victim].mean(axis=0) if mean is None else mean, (len(values), 1))
+            else:
+                made = values @ solution
+            features[victim] = RowGuess(table.rows, made, table.shuffled)
+        notes = {
+            "colluder": party,
+            "unique_link_rate": len(handles) / len(view.table_of(party).values),
+            "known_rows_linked": int((where[samples.handles] >= 0).sum()),
+            "left_out_relative_error": {victim: e if np.isfinite(e) else None for victim, e in errors.items()},
+        }
+        return {"features": features, "verified": max(errors.values()) < self.tolerance, "notes": notes}
+
+
+def links(view: View, party: str) -> tuple[Array, Array]:
+    """Handles of the colluder's rows that stand at exactly one position, and these positions.
+
+    Rows that the colluder sent outside the shuffle, as at serving, are not looked for: it knows they are not in it.
+    """
+    state, table = view.states[party], view.table_of(party)
+    assert state.features is not None and state.present is not None
+    mine = state.present.copy()
+    for message in view.transcript.select(sender=party, kind="features"):
+        if message.rows is not None:
+            mine[message.rows] = False
+    handles = np.flatnonzero(mine)
+    own, undo = state.features[handles], np.linalg.inv(state.parameters["matrix"])
+    sent = table.values.astype(np.float64)
+    precision = float(np.finfo(table.values.dtype).eps)
+    # what rounding on the wire can do to each column; a pseudo feature, if any, stands behind the real one
+    error = 2 * precision * (np.abs(sent).max(axis=0, initial=0.0) @ np.abs(undo))[: own.shape[1]] + 1e-12
+    found, wanted = (sent @ undo)[:, : own.shape[1]] / error, own / error
+    position = _only(cKDTree(found), wanted)
+    back = _only(cKDTree(wanted), found)
+    row = np.flatnonzero(position >= 0)
+    row = row[back[position[row]] == row]
+    return handles[row], position[row]
+
+
+def _only(tree: cKDTree, points: Array) -> Array:
+    """For each point the one neighbour within rounding; -1 if there is none, or more than one."""
+    distance, found = tree.query(points, k=min(2, tree.n), p=np.inf, distance_upper_bound=1.0)
+    distance, found = distance.reshape(len(points), -1), found.reshape(len(points), -1)
+    single = np.isfinite(distance).sum(axis=1) == 1
+    return np.where(single, found[:, 0], -1)
