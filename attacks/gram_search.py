@@ -96,18 +96,25 @@ def nearest(points: Array, rows: Array, excluding: Array | None = None) -> tuple
     return found, best
 
 
-def fit(x: Array, y: Array) -> Array:
-    """The linear map from x to y, of least norm."""
-    return np.linalg.lstsq(x, y, rcond=1e-10)[0]
+def fit(x: Array, y: Array, blur: Array | None = None) -> Array:
+    """The linear map from x to y, of least norm; directions in which x is hardly more than its blur are left out."""
+    left, values, right = _directions(x, blur)
+    return right.T @ ((left.T @ y) / values[:, None])
 
 
-def left_out(x: Array, y: Array) -> tuple[Array, Array, int]:
+def left_out(x: Array, y: Array, blur: Array | None = None) -> tuple[Array, Array, int]:
     """Errors of each row of y as predicted linearly from the others, which rows these can predict, the rank of x."""
-    left, values, _ = np.linalg.svd(x, full_matrices=False)
-    left = left[:, values > values[0] * 1e-10]
+    left = _directions(x, blur)[0]
     slack = 1 - (left**2).sum(axis=1)
     proven = slack > 1e-6
     return (y - left @ (left.T @ y)) / np.where(proven, slack, 1.0)[:, None], proven, left.shape[1]
+
+
+def _directions(x: Array, blur: Array | None) -> tuple[Array, Array, Array]:
+    """The singular value decomposition, as far as it is more than the blur (a deviation per row) of x."""
+    left, values, right = np.linalg.svd(x, full_matrices=False)
+    keep = values > max(values[0] * 1e-10, 0.0 if blur is None else 10 * float(np.linalg.norm(blur)))
+    return left[:, keep], values[keep], right[keep]
 
 
 def dimension(rows: Array) -> float:
@@ -124,13 +131,13 @@ def dimension(rows: Array) -> float:
     return float(np.clip(1 / max(-np.log(ratio).mean(), 1e-9), 1.0, rows.shape[1]))
 
 
-def refine(known: Array, table: Array, seeds: Array, rows: Array) -> Array:
+def refine(known: Array, table: Array, seeds: Array, rows: Array, blur: Array) -> Array:
     """Where every known row stands (-1: nowhere) if `seeds` among them stand at `rows`: fit, match, fit again."""
     placed = np.full(len(known), -1)
     placed[seeds] = rows
     for _ in range(ROUNDS):
         at = np.flatnonzero(placed >= 0)
-        mapped = table @ fit(table[placed[at]], known[at])
+        mapped = table @ fit(table[placed[at]], known[at], blur[placed[at]])
         found, near = nearest(known, mapped)
         far = nearest(known, mapped, excluding=found)[1]
         again = np.where(near < CLEAR * far, found, -1)
@@ -148,7 +155,9 @@ class Evidence:
     known: Array  # (n, r)
     pool: Array  # (M, r): the sample behind the estimated moments; empty if these are exact
     spread: float  # variance of an estimated moment per unit variance of a product: 1/M + 1/N, 0 if exact
-    noise: Array  # (r, r): covariance of rounding and of noise in known values, in whitened coordinates
+    noise: Array  # (r, r): covariance of noise in known values, in whitened coordinates
+    rounding: float  # variance of rounding on the wire per coordinate, for a row of average size
+    size: Array  # (n,): squared size of the known rows in the protocol's units relative to the average
     metric: Array  # (columns, r): known values @ metric are whitened
     chosen: Array  # which of all known rows `known` has
 
@@ -184,6 +193,8 @@ class Step:
             aside, rest = 0.0, np.zeros_like(x)
         weights = np.linalg.lstsq(known[placed].T, x, rcond=None)[0] if placed else np.zeros(0)
         noise = evidence.noise * (1 + float(weights @ weights))
+        coarse = evidence.rounding * (evidence.size[target] + float(weights**2 @ evidence.size[placed]))
+        noise = noise + coarse * np.eye(len(x))
         along, alone = np.full(len(basis), aside), 2 * aside**2
         if len(pool) and aside > 0:
             out = pool @ rest

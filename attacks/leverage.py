@@ -9,22 +9,9 @@ import numpy as np
 from pydantic import Field
 from scipy.stats import chi2
 
+from attacks import gram_search as gram
 from attacks.base import FeatureAttack, Requirement
-from attacks.gram_search import (
-    Evidence,
-    Tuples,
-    Whitening,
-    blocks,
-    dimension,
-    fit,
-    groups,
-    left_out,
-    nearest,
-    plan,
-    refine,
-    search,
-    second_moment,
-)
+from attacks.gram_search import Evidence, Whitening, fit, left_out, nearest, second_moment
 from vflaudit.core.baseline import known_mean
 from vflaudit.core.dataset import Array
 from vflaudit.core.games import RowGuess
@@ -55,7 +42,8 @@ class Tables:
     distinct: Array  # (distinct rows, rank)
     place: Array  # position in the table of each distinct row
     alone: Array  # whether the distinct row stands there once
-    rounding: Array  # (rank, rank) covariance of the rounding on the wire
+    rounding: Array  # (rank, rank) covariance of the rounding on the wire, for a row of average size
+    blur: Array  # deviation of the rounding of each distinct row in the worst direction
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +68,9 @@ class LeverageMatching(FeatureAttack):
     all pairwise residuals, then the map is solved by least squares and the other known rows confirm it or not.
 
     Verified means that known rows which were left out are predicted much closer to one table row than to any other,
-    beyond coincidence; that takes at least two more known rows than the rank. With fewer, a match is proposed if it
-    fits better than made-up people do. Otherwise the guess is the mean. One verified table gives ids for all others.
+    beyond coincidence, and that known rows span the table (rare categories may be missing from them). That takes at
+    least two more known rows than the rank. With fewer, a match is proposed if it fits better than made-up people do.
+    Otherwise the guess is the mean. One table in which people were found gives ids for all others.
 
     Measured with n = F + 4 on Gaussian data, F = 8: 2000 rows are mostly solved with 200 people to estimate S from,
     20000 rows with 2000, but not with 200 (a beam of 60000 solved 2 of 8, in half a minute each). Noise of 1% in known
@@ -120,13 +109,18 @@ class LeverageMatching(FeatureAttack):
             "matched": {party: int((matches[party].placed >= 0).sum()) for party in victims},
             "known": {party: len(matches[party].placed) for party in victims},
             "directions": {party: f"{matches[party].rank} of {tables[party].whitening.rank}" for party in victims},
-            "verified": {party: matches[party].verified for party in victims},
+            "found": {party: matches[party].verified for party in victims},
             "left_out_relative_error": {
                 party: matches[party].error if np.isfinite(matches[party].error) else None for party in victims
             },
         }
         guess: dict[str, Any] = {"features": features, "notes": notes}
-        guess["verified"] = all(matches[party].verified for party in victims)
+        # people may be found beyond doubt who do not span the table: then part of it is still unknown
+        guess["verified"] = all(
+            matches[party].verified
+            and (view.challenge is not None or matches[party].rank == tables[party].whitening.rank)
+            for party in victims
+        )
         if view.challenge is not None:
             named = [party for party in victims if party in view.challenge.features]
             if len(named) == 1 and not tables[named[0]].sent.shuffled:
@@ -151,8 +145,8 @@ class LeverageMatching(FeatureAttack):
                 return best  # the known rows do not tell the metric of this table
             evidence = replace(evidence, spread=evidence.spread * caution)
             for beam in dict.fromkeys((max(1, self.beam // 10), self.beam)):
-                steps = plan(evidence, table.whitening.rank + SPARE)
-                found = search(evidence, steps, beam)
+                steps = gram.plan(evidence, table.whitening.rank + SPARE)
+                found = gram.search(evidence, steps, beam)
                 best = max(best, self.judge(known, table, evidence, found, beam, seed), key=_quality)
                 if best.convincing:
                     return best
@@ -165,13 +159,13 @@ class LeverageMatching(FeatureAttack):
         least, most = min(self.noise), max(self.noise)
         return [(least, 1.0), (least, CAUTION), *([(most, CAUTION)] if most > least else [])]
 
-    def judge(self, known: Array, table: Tables, evidence: Evidence, found: Tuples, beam: int, seed: int) -> Match:
+    def judge(self, known: Array, table: Tables, evidence: Evidence, found: gram.Tuples, beam: int, seed: int) -> Match:
         """The best tuple that was found, refined and verified; not convincing if made-up people fit as well."""
         method = "estimated moments" if evidence.spread else "exact moments"
         best = Match(np.full(len(known), -1), "none")
         for rows in found.rows[:BEST]:
             seeds = evidence.chosen[found.known]
-            placed = refine(known / _scale(known), table.distinct, seeds, rows)
+            placed = gram.refine(known / _scale(known), table.distinct, seeds, rows, table.blur)
             best = max(best, self.verify(known, table, placed, method), key=_quality)
             if best.verified:
                 return best
@@ -183,8 +177,8 @@ class LeverageMatching(FeatureAttack):
             crowd = evidence.pool if len(evidence.pool) >= 4 * len(evidence.known) else None
             shape = evidence.known.shape
             fake = rng.standard_normal(shape) if crowd is None else rng.permutation(crowd)[: shape[0]]
-            twin = replace(evidence, known=fake)
-            other = search(twin, plan(twin, len(found.known)), beam)
+            twin = replace(evidence, known=fake)  # as large as the real ones, which is how coarse they are taken to be
+            other = gram.search(twin, gram.plan(twin, len(found.known)), beam)
             if len(other.rows) and other.misfit[0] < found.misfit[0] + MARGIN:
                 return best
         return replace(best, convincing=bool((best.placed >= 0).any()))
@@ -211,21 +205,23 @@ class LeverageMatching(FeatureAttack):
         match = Match(placed, method, convincing=method.startswith("ids"))
         if not len(at):
             return match
-        scaled, there = known / _scale(known), table.distinct[placed[at]]
-        error, proven, rank = left_out(there, scaled[at])
+        scaled, there, blur = known / _scale(known), table.distinct[placed[at]], table.blur[placed[at]]
+        error, proven, rank = left_out(there, scaled[at], blur)
         spare, match = len(at) - rank, replace(match, rank=rank)
         if spare < 1 or proven.sum() < 2:
             return match
         near, centred = np.linalg.norm(error[proven], axis=1), scaled[at] - scaled[at].mean(axis=0)
         relative = float(np.linalg.norm(near) / (np.linalg.norm(centred[proven]) or 1.0))
-        mapped = table.distinct @ fit(there, scaled[at])
+        mapped = table.distinct @ fit(there, scaled[at], blur)
         far = nearest(scaled[at][proven], mapped, excluding=placed[at][proven])[1]
         ratio = np.ones(len(known) - len(at) + len(near))  # a known row that was not found speaks against the rest
         ratio[: len(near)] = np.clip(near / np.maximum(far, 1e-300), 1e-12, 1.0)
         # for somebody who is not in the table, neighbours are random and ratio^dimension is uniform; only `spare`
         # residuals are free, the others follow from them
-        surprise = float(chi2.sf(-2 * spare * dimension(mapped) * np.log(ratio).mean(), 2 * spare))
-        sure = spare >= 2 and surprise < CHANCE and relative < self.tolerance and len(at) >= len(known) / 2
+        surprise = float(chi2.sf(-2 * spare * gram.dimension(mapped) * np.log(ratio).mean(), 2 * spare))
+        # a direction that no known row shows, as a rare category, stays unknown: what is solved is then only a part
+        whole = rank >= min(table.whitening.rank, known.shape[1])
+        sure = whole and spare >= 2 and surprise < CHANCE and relative < self.tolerance and len(at) >= len(known) / 2
         return replace(match, error=relative, verified=sure, convincing=match.convincing or sure)
 
     def reconstruct(self, view: View, party: str, table: Tables, match: Match) -> RowGuess:
@@ -237,10 +233,9 @@ class LeverageMatching(FeatureAttack):
                 rows = known if others is None else np.vstack([known, others.features[party]])
                 mean = rows.mean(axis=0) if len(rows) else np.zeros(known.shape[1])
             return RowGuess(sent.rows, np.tile(mean, (len(sent.rows), 1)), sent.shuffled)
-        back = (
-            table.whitening.forward @ fit(table.distinct[match.placed[at]], known[at] / _scale(known)) * _scale(known)
-        )
-        return RowGuess(sent.rows, np.vstack([block @ back for block in blocks(sent.values)]), sent.shuffled)
+        scale, spot = _scale(known), match.placed[at]
+        back = table.whitening.forward @ fit(table.distinct[spot], known[at] / scale, table.blur[spot]) * scale
+        return RowGuess(sent.rows, np.vstack([block @ back for block in gram.blocks(sent.values)]), sent.shuffled)
 
     def name_rows(self, view: View, party: str, table: Tables, match: Match) -> Array:
         """A table row for each candidate of the game: where the map puts it, or the nearest leverage without a map."""
@@ -248,8 +243,8 @@ class LeverageMatching(FeatureAttack):
         wanted, known = view.challenge.features[party], known_rows(view, party)
         at = np.flatnonzero(match.placed >= 0)
         if match.convincing and len(at):
-            scale = _scale(known)
-            back = fit(table.distinct[match.placed[at]], known[at] / scale)
+            scale, spot = _scale(known), match.placed[at]
+            back = fit(table.distinct[spot], known[at] / scale, table.blur[spot])
             found = nearest(wanted / scale, table.distinct @ back)[0]
         else:
             evidence = gather(view, party, table, 0.0, 0)
@@ -292,12 +287,14 @@ def read(sent: SentTable) -> Tables:
     precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 2.0**-52
     moment = second_moment(values)
     whitening = Whitening.of(moment, max(4 * precision, 1e-7))
-    white = np.vstack([block @ whitening.forward for block in blocks(values)])
+    white = np.vstack([block @ whitening.forward for block in gram.blocks(values)])
     # rounding errs by up to half a unit, evenly: precision^2 / 12; doubled, since large values round more coarsely
     rounding = (whitening.forward.T * np.diag(moment)) @ whitening.forward * precision**2 / 6
     rounding += np.eye(whitening.rank) * 1e-18
-    place, counts = groups(white, 10 * float(np.sqrt(np.trace(rounding))))
-    return Tables(replace(sent, values=values), whitening, white[place], place, counts == 1, rounding)
+    place, counts = gram.groups(white, 10 * float(np.sqrt(np.trace(rounding))))
+    size = (values[place].astype(np.float64) ** 2).sum(axis=1) / np.trace(moment)
+    blur = np.sqrt(np.linalg.norm(rounding, 2) * size)
+    return Tables(replace(sent, values=values), whitening, white[place], place, counts == 1, rounding, blur)
 
 
 def positions(table: Tables, handles: Array) -> Array:
@@ -336,6 +333,16 @@ def gather(view: View, party: str, table: Tables, noise: float, seed: int) -> Ev
     forward = metric.forward * np.sqrt(shrunk)
     error = (forward.T * (noise * _scale(known)) ** 2) @ forward
     keep = np.linspace(0, len(pool) - 1, min(len(pool), POOL)).astype(int)
+    # a random matrix keeps sizes, more or less, and large rows are rounded more coarsely
+    size = np.maximum((known[chosen] ** 2).sum(axis=1) / max(float(np.trace(moment)), 1e-300), 1.0)
     return Evidence(
-        table.distinct, known[chosen] @ forward, pool[keep] @ forward, spread, table.rounding + error, forward, chosen
+        table=table.distinct,
+        known=known[chosen] @ forward,
+        pool=pool[keep] @ forward,
+        spread=spread,
+        noise=error,
+        rounding=float(np.linalg.norm(table.rounding, 2)),  # the worst direction: which one it is, is not known here
+        size=size,
+        metric=forward,
+        chosen=chosen,
     )

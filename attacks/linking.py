@@ -62,12 +62,16 @@ class ColluderLinking(FeatureAttack):
         where[handles] = places
         features: dict[str, RowGuess] = {}
         errors: dict[str, float] = {}
+        spanned = True
         for victim in self.victims(view):
             table = view.table_of(victim)
             values = table.values.astype(np.float64).reshape(len(table.values), -1)
             at = where[samples.handles]
             targets = samples.features[victim][at >= 0]
-            solution, errors[victim] = solve(values[at[at >= 0]], targets) if (at >= 0).any() else (None, np.inf)
+            linked = values[at[at >= 0]]
+            solution, errors[victim] = solve(linked, targets) if len(linked) else (None, np.inf)
+            # equal rows predict each other: only rows that span the table, and two more, prove anything
+            spanned &= len(linked) >= (rank := _rank(values)) + 2 and _rank(linked) == rank
             if solution is None:
                 mean = known_mean(view, victim)
                 made = np.tile(samples.features[victim].mean(axis=0) if mean is None else mean, (len(values), 1))
@@ -80,7 +84,12 @@ class ColluderLinking(FeatureAttack):
             "known_rows_linked": int((where[samples.handles] >= 0).sum()),
             "left_out_relative_error": {victim: e if np.isfinite(e) else None for victim, e in errors.items()},
         }
-        return {"features": features, "verified": max(errors.values()) < self.tolerance, "notes": notes}
+        return {"features": features, "verified": spanned and max(errors.values()) < self.tolerance, "notes": notes}
+
+
+def _rank(values: Array) -> int:
+    """Directions that are more than rounding."""
+    return int(np.linalg.matrix_rank(values.T @ values / max(1, len(values)), rtol=1e-11, hermitian=True))
 
 
 def links(view: View, party: str) -> tuple[Array, Array]:

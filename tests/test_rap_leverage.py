@@ -262,7 +262,7 @@ def test_people_who_are_not_in_the_table_never_verify(rap_run: Run, kind: str) -
         rows = rng.permutation(len(pool))[:12]
         strangers = Rows({party: block.values[rows] for party, block in pool.blocks.items()})
         guess = LeverageMatching(beam=2000).run(replace(view, knowledge=replace(view.knowledge, samples=strangers)))
-        assert guess.verified is False and not any(guess.notes["verified"].values())
+        assert guess.verified is False and not any(guess.notes["found"].values())
 
 
 @pytest.mark.parametrize("width", [2, 3, 6])
