@@ -20,6 +20,7 @@ from vflaudit.core.view import SentTable, View
 from vflaudit.errors import InputError
 
 POOL = 5000  # rows from which sampling errors are estimated
+EQUAL = 1e-8  # whitened distance up to which rows are the same
 SPARE = 2  # known rows beyond the rank that the search itself places
 BEST = 10  # tuples that are tried on the other known rows
 CHANCE = 1e-8  # probability below which a coincidence is ruled out
@@ -213,7 +214,14 @@ class LeverageMatching(FeatureAttack):
         near, centred = np.linalg.norm(error[proven], axis=1), scaled[at] - scaled[at].mean(axis=0)
         relative = float(np.linalg.norm(near) / (np.linalg.norm(centred[proven]) or 1.0))
         mapped = table.distinct @ fit(there, scaled[at], blur)
-        far = nearest(scaled[at][proven], mapped, excluding=placed[at][proven])[1]
+        spot = placed[at]
+        if rank < table.whitening.rank:
+            # rows that differ only in directions which no known row has are the same person to this map
+            place, _, number = gram.groups(
+                mapped, float(20 * blur.max() * np.linalg.norm(mapped, 2) / len(mapped) ** 0.5)
+            )
+            mapped, spot = mapped[place], number[spot]
+        far = nearest(scaled[at][proven], mapped, excluding=spot[proven])[1]
         ratio = np.ones(len(known) - len(at) + len(near))  # a known row that was not found speaks against the rest
         ratio[: len(near)] = np.clip(near / np.maximum(far, 1e-300), 1e-12, 1.0)
         # for somebody who is not in the table, neighbours are random and ratio^dimension is uniform; only `spare`
@@ -291,7 +299,7 @@ def read(sent: SentTable) -> Tables:
     # rounding errs by up to half a unit, evenly: precision^2 / 12; doubled, since large values round more coarsely
     rounding = (whitening.forward.T * np.diag(moment)) @ whitening.forward * precision**2 / 6
     rounding += np.eye(whitening.rank) * 1e-18
-    place, counts = gram.groups(white, 10 * float(np.sqrt(np.trace(rounding))))
+    place, counts, _ = gram.groups(white, EQUAL)  # equal people are rounded alike
     size = (values[place].astype(np.float64) ** 2).sum(axis=1) / np.trace(moment)
     blur = np.sqrt(np.linalg.norm(rounding, 2) * size)
     return Tables(replace(sent, values=values), whitening, white[place], place, counts == 1, rounding, blur)
@@ -308,7 +316,7 @@ def positions(table: Tables, handles: Array) -> Array:
 def gather(view: View, party: str, table: Tables, noise: float, seed: int) -> Evidence | None:
     """What is known about second moments, best first: told, from other people, from the known rows themselves."""
     known, rank, total = known_rows(view, party), table.whitening.rank, len(table.sent.values)
-    chosen = np.arange(len(known))
+    chosen = np.sort(np.unique(known, axis=0, return_index=True)[1])  # equal people stand in one place
     told = view.knowledge.second_moments.get(party)
     if told is not None:
         moment, pool, spread, shrunk = told, known[:0], 0.0, 1.0
@@ -317,10 +325,10 @@ def gather(view: View, party: str, table: Tables, noise: float, seed: int) -> Ev
         pool = known[:0] if others is None else others.features[party]
         if len(pool) < 5 * len(known):
             # rows that are searched for must not shape the metric as well: a random part of them is enough to search
-            wanted = min(len(known), max(rank + 2 * SPARE, len(known) // 4))
-            mixed = stream(seed, "attack", LeverageMatching.name, "split").permutation(len(known))
+            wanted = min(len(chosen), max(rank + 2 * SPARE, len(known) // 4))
+            mixed = stream(seed, "attack", LeverageMatching.name, "split").permutation(chosen)
             chosen = np.sort(mixed[:wanted])
-            pool = np.vstack([pool, known[np.sort(mixed[wanted:])]])
+            pool = np.vstack([pool, known[np.setdiff1d(np.arange(len(known)), chosen)]])
         if len(pool) <= rank + 2:
             return None
         rest = total - len(known)
