@@ -59,8 +59,8 @@ def second_moment(values: Array) -> Array:
     return sum((block.T @ block for block in blocks(values)), np.zeros((values.shape[1],) * 2)) / len(values)
 
 
-def groups(rows: Array, tolerance: float) -> tuple[Array, Array, Array]:
-    """The first of each group of rows that are equal up to `tolerance`, how many it has, and the group of each row.
+def groups(rows: Array, tolerance: float) -> tuple[Array, Array]:
+    """The first of each group of rows that are equal up to `tolerance`, and how many the group has.
 
     Equal rows are neighbours in the order of a generic projection; only neighbours are compared.
     """
@@ -74,9 +74,7 @@ def groups(rows: Array, tolerance: float) -> tuple[Array, Array, Array]:
     first = np.full(number[-1] + 1, len(rows))
     np.minimum.at(first, number, order)
     place = np.argsort(first, kind="stable")
-    member = np.empty(len(rows), dtype=np.int64)
-    member[order] = np.argsort(place)[number]
-    return first[place], np.bincount(number)[place], member
+    return first[place], np.bincount(number)[place]
 
 
 def nearest(points: Array, rows: Array, excluding: Array | None = None) -> tuple[Array, Array]:

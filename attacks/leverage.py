@@ -197,7 +197,7 @@ class LeverageMatching(FeatureAttack):
             sure = (spot >= 0) & theirs.alone[spot]
             placed[:count][sure] = positions(mine, mine.sent.rows[theirs.place[spot[sure]]])
             found = self.verify(known_rows(view, party), mine, placed, f"ids from the table of {other}")
-            return replace(found, convincing=True)
+            return max(matches[party], found, key=lambda match: (match.convincing, (match.placed >= 0).sum()))
         return matches[party]
 
     def verify(self, known: Array, table: Tables, placed: Array, method: str) -> Match:
@@ -214,14 +214,7 @@ class LeverageMatching(FeatureAttack):
         near, centred = np.linalg.norm(error[proven], axis=1), scaled[at] - scaled[at].mean(axis=0)
         relative = float(np.linalg.norm(near) / (np.linalg.norm(centred[proven]) or 1.0))
         mapped = table.distinct @ fit(there, scaled[at], blur)
-        spot = placed[at]
-        if rank < table.whitening.rank:
-            # rows that differ only in directions which no known row has are the same person to this map
-            place, _, number = gram.groups(
-                mapped, float(20 * blur.max() * np.linalg.norm(mapped, 2) / len(mapped) ** 0.5)
-            )
-            mapped, spot = mapped[place], number[spot]
-        far = nearest(scaled[at][proven], mapped, excluding=spot[proven])[1]
+        far = nearest(scaled[at][proven], mapped, excluding=placed[at][proven])[1]
         ratio = np.ones(len(known) - len(at) + len(near))  # a known row that was not found speaks against the rest
         ratio[: len(near)] = np.clip(near / np.maximum(far, 1e-300), 1e-12, 1.0)
         # for somebody who is not in the table, neighbours are random and ratio^dimension is uniform; only `spare`
@@ -299,7 +292,7 @@ def read(sent: SentTable) -> Tables:
     # rounding errs by up to half a unit, evenly: precision^2 / 12; doubled, since large values round more coarsely
     rounding = (whitening.forward.T * np.diag(moment)) @ whitening.forward * precision**2 / 6
     rounding += np.eye(whitening.rank) * 1e-18
-    place, counts, _ = gram.groups(white, EQUAL)  # equal people are rounded alike
+    place, counts = gram.groups(white, EQUAL)  # equal people are rounded alike
     size = (values[place].astype(np.float64) ** 2).sum(axis=1) / np.trace(moment)
     blur = np.sqrt(np.linalg.norm(rounding, 2) * size)
     return Tables(replace(sent, values=values), whitening, white[place], place, counts == 1, rounding, blur)

@@ -90,8 +90,7 @@ def test_inner_products_do_not_change_under_any_invertible_matrix(
 def test_nearest_and_groups_agree_with_slow_ones(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = rng.integers(0, 3, (40, 3)).astype(float)
-    place, counts, member = groups(rows, 1e-9)
-    np.testing.assert_array_equal(rows[place][member], rows)
+    place, counts = groups(rows, 1e-9)
     distinct, first, number = np.unique(rows, axis=0, return_index=True, return_counts=True)
     assert sorted(place) == sorted(first) and dict(zip(place, counts, strict=True)) == dict(
         zip(first, number, strict=True)

@@ -6,6 +6,7 @@ nothing else. Rows that the adversary knows are excluded from scoring.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -42,18 +43,18 @@ class Knowledge:
     model: object | None = None
 
 
-class Known:
+class Known(ABC):
     """One item of knowledge. `option` is its name on the command line."""
 
     option: ClassVar[str]
 
+    @abstractmethod
     def phrase(self) -> str:
         """How the item reads in 'the server, knowing ...'."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reveal(self, run: Run, honest: tuple[str, ...]) -> Mapping[str, object]:
         """Fields of `Knowledge` that this item fills."""
-        raise NotImplementedError
 
 
 def _count(what: str, wanted: int, available: int, pool: str) -> None:
