@@ -41,7 +41,10 @@ def _useful(what: str, data: str, measure: str, first: dict[str, Any], second: d
         for fields in (first, second)
     )
     scale = 50.0 if measure == "rmse" else 1.0  # diabetes: a difference of 1 in RMSE counts like 2 points of accuracy
-    return Compared(what, one, other, lambda result: sign * result.utility[measure] / scale, f"difference in {measure}")
+    unit = " / 50, sign turned" if measure == "rmse" else ""
+    return Compared(
+        what, one, other, lambda result: sign * result.utility[measure] / scale, f"difference in {measure}{unit}"
+    )
 
 
 CASES = (
