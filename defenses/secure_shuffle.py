@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -17,6 +15,7 @@ from pydantic import Field
 
 from defenses.base import RowsDefense
 from vflaudit.core.dataset import Array
+from vflaudit.core.secret_bytes import secret_bytes
 from vflaudit.core.wire import Wire
 from vflaudit.errors import InputError
 
@@ -90,10 +89,7 @@ class Source:
 
     def take(self, count: int, *use: str) -> bytes:
         """`count` bytes for this use; from a seed, the same every time and independent of all other uses."""
-        if self.seed is None:
-            return os.urandom(count)
-        address = "\x00".join(("secure-shuffle", str(self.seed), *use))
-        return hashlib.shake_256(address.encode()).digest(count)
+        return secret_bytes(self.seed, count, "secure-shuffle", *use)
 
     def permutation(self, count: int, *use: str) -> Array:
         """A uniform order: that of 128-bit random numbers (two equal ones do not happen)."""

@@ -165,6 +165,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "three quadrants": ({"data": "digits", "partition": "quadrants", "parties": 3}, "4 parties, not 3"),
     "thirteen slices": ({"data": "digits", "partition": "slices", "parties": 13}, "8 rows cannot be cut into 13"),
     "importance for one": ({"data": "wine", "partition": "importance", "parties": 1}, "two parties or more"),
+    "a paper that does not split it": ({"data": "wine", "partition": "vfedsec"}, "no split of dataset 'wine'"),
+    "a paper's split and parties": (
+        {"data": "synthetic:shape=bank", "partition": "vfedsec", "parties": 3},
+        "fixes the parties",
+    ),
+    "unknown shape": ({"data": "synthetic:shape=bonk"}, "input should be 'bank' or 'adult'"),
     "split and parties": ({"data": "wine", "split": {"a": ["ash"]}, "parties": 2}, "not both"),
     "split of an unknown column": ({"data": "wine", "split": {"a": ["asch"]}}, "did you mean 'ash'"),
     "column given twice": ({"data": "wine", "split": {"a": ["ash"], "b": ["ash"]}}, "given twice"),

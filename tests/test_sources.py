@@ -200,6 +200,7 @@ def test_bank_separates_numbers_from_categories(data: Path) -> None:
     assert table.labels.tolist() == [0, 1] and table.values[0, 13] == -1
     numeric = [column.name for column in table.columns if column.kind == "numeric"]
     assert numeric == ["age", "balance", "day", "duration", "campaign", "pdays", "previous"]
+    assert tabular.bank(day="category").columns[9].kind == "categorical"
 
 
 @pytest.mark.parametrize("header", [True, False])

@@ -166,9 +166,25 @@ class VerticalDataset:
             raise unknown("party with columns", party, self.blocks)
         return self.blocks[party]
 
+    def cluster(self, party: str) -> tuple[str, ...]:
+        """The parties that hold the same columns as this one, itself included (vFedSec 2.1: a client cluster)."""
+        columns = self.block(party).columns
+        return tuple(name for name, block in self.blocks.items() if block.columns == columns)
+
+    def cluster_values(self, party: str) -> Array:
+        """This party's columns for every row, whichever party of its cluster holds it; zeros where none does."""
+        values = np.zeros(self.block(party).values.shape)
+        for name in self.cluster(party):
+            block = self.blocks[name]
+            values[block.present] = block.values[block.present]
+        return values
+
     def aligned(self, part: str = "train") -> Array:
-        """Rows of a split that every party holds: what a protocol without unaligned rows trains on."""
-        present = np.logical_and.reduce([block.present for block in self.blocks.values()])
+        """Rows of a split of which every column is held by somebody: what a protocol without unaligned rows uses."""
+        held: dict[tuple[Column, ...], Array] = {}
+        for block in self.blocks.values():
+            held[block.columns] = held.get(block.columns, False) | block.present
+        present = np.logical_and.reduce(list(held.values()))
         rows = self.split[part]
         return rows[present[rows]]
 

@@ -15,10 +15,11 @@ from vflaudit import registry
 from vflaudit.core import partition as deal
 from vflaudit.core.config import sentence
 from vflaudit.core.dataset import SPLITS, Array, Block, Table, Task, VerticalDataset
+from vflaudit.core.published import PUBLISHED, as_published
 from vflaudit.core.randomness import stream
 from vflaudit.errors import InputError, unknown
 
-PARTITIONS = ("round-robin", "equal-blocks", "quadrants", "slices", "importance")
+PARTITIONS = ("round-robin", "one-feature:COUNT", "equal-blocks", "quadrants", "slices", "importance")
 FILES = (".csv", ".tsv", ".parquet", ".gz")
 
 
@@ -169,10 +170,16 @@ def _columns(
         else:
             spec = read_split(split)
         return spec, deal.by_name(table, spec.parties)
+    if partition in PUBLISHED:
+        if parties is not None:
+            raise InputError(f"partition {partition!r} is a paper's own: it fixes the parties, leave their number out")
+        return None, as_published(table, partition)
     count = 4 if parties is None else parties
-    rng = stream(seed, "partition", partition)
+    rng = stream(seed, "partition", partition.partition(":")[0])
     if partition == "round-robin":
         return None, deal.round_robin(table, count, rng)
+    if partition.startswith("one-feature:") and partition.removeprefix("one-feature:").isdecimal():
+        return None, deal.one_feature(table, count, rng, count=int(partition.removeprefix("one-feature:")))
     if partition == "equal-blocks":
         return None, deal.equal_blocks(table, count)
     if partition == "slices":

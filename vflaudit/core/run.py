@@ -34,12 +34,16 @@ class ProtocolSpec:
 
 @dataclass(frozen=True, eq=False)
 class PartyState:
-    """What one party privately holds: its own columns, its labels, its model parameters."""
+    """What one party privately holds: its own columns, its labels, its model parameters.
+
+    `secrets` are what else only it knows, such as keys or which rows a batch has; they are never printed.
+    """
 
     features: Array | None = None
     present: Array | None = None
     labels: Array | None = None
     parameters: Mapping[str, Array] = field(default_factory=dict)
+    secrets: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def copy(self) -> PartyState:
         """A deep copy that shares no memory with anything."""
@@ -48,7 +52,8 @@ class PartyState:
             return None if array is None else frozen(array)
 
         parameters = {name: frozen(value) for name, value in self.parameters.items()}
-        return PartyState(own(self.features), own(self.present), own(self.labels), parameters)
+        secrets = {name: frozen(value) for name, value in self.secrets.items()}
+        return PartyState(own(self.features), own(self.present), own(self.labels), parameters, secrets)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ class Run:
     costs: Costs
     utility: Mapping[str, float]
     seed: int
-    order: Array | None = None  # after a shuffle: the row at each position of the receiver's table (the lab's secret)
+    order: Array | None = None  # the lab's secret: the row at each position of a receiver's unnamed table (-1: none)
+    ledger: Any = None  # what each party spent of its people's privacy (vflaudit.accounting.ledger.Ledger)
 
     def view(self, adversary: Adversary, *, challenge: Challenge | None = None, messages: bool = True) -> View:
         """Exactly what this adversary sees: its parties' messages and states, its knowledge, the game's challenge.

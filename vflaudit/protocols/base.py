@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from defenses.base import Defense, Protection
+from vflaudit.accounting.ledger import Ledger
 from vflaudit.core.config import Configurable
 from vflaudit.core.dataset import Array, VerticalDataset
 from vflaudit.core.preprocess import encode
@@ -34,7 +35,8 @@ class Outcome:
     states: Mapping[str, PartyState]
     model: Model
     utility: Mapping[str, float]
-    order: Array | None = None  # after a shuffle: the row at each position of the receiver's table
+    order: Array | None = None  # the row at each position of a receiver's unnamed table (after a shuffle, in a batch)
+    ledger: Ledger = field(default_factory=Ledger)  # what each party spent of its people's privacy
 
 
 class Protocol(Configurable):
@@ -94,6 +96,7 @@ class Protocol(Configurable):
             utility=outcome.utility,
             seed=seed,
             order=outcome.order,
+            ledger=outcome.ledger,
         )
 
     def spec(self, data: VerticalDataset, parties: tuple[str, ...], defenses: Sequence[Defense]) -> ProtocolSpec:

@@ -29,6 +29,8 @@ def seeded(build: Callable[[], nn.Module], seed: int, *path: str) -> nn.Module:
                 part.weight.uniform_(-bound, bound, generator=generator)
                 if part.bias is not None:
                     part.bias.uniform_(-bound, bound, generator=generator)
+        elif isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            part.reset_parameters()  # ones and zeros: nothing is drawn
         elif next(part.parameters(recurse=False), None) is not None:
             raise TypeError(f"no seeded initialisation for {type(part).__name__}")
     return module

@@ -74,7 +74,7 @@ def _secret_arrays(run: Run, adversary: Adversary) -> dict[str, Array]:
     for party, state in run.states.items():
         if party in adversary.corrupts:
             continue
-        private = {"features": state.features, "labels": state.labels, **state.parameters}
+        private = {"features": state.features, "labels": state.labels, **state.parameters, **state.secrets}
         found |= {f"{party}'s {name}": value for name, value in private.items() if value is not None}
     found |= {f"the model's {name}": value for name, value in run.model.parameters.items()}
     return {name: array for name, array in found.items() if array.size}
@@ -128,6 +128,7 @@ def replaced_secrets(run: Run, adversary: Adversary, seed: int) -> Run:
         values = rng.normal(3.0, 2.0, block.values.shape)
         if moments:
             unknown = np.setdiff1d(data.aligned("train"), adversary.known_rows(run))
+            unknown = unknown[block.present[unknown]]
             values[unknown] = block.values[rng.permutation(unknown)]
         for item in items:
             if isinstance(item, KnownSamples):
@@ -169,10 +170,12 @@ def _scrambled(state: PartyState, data: VerticalDataset, party: str, rng: np.ran
     parameters: Mapping[str, Array] = {
         name: rng.normal(size=np.shape(value)) for name, value in state.parameters.items()
     }
+    secrets = {
+        name: rng.integers(0, 256, np.shape(value)).astype(value.dtype) for name, value in state.secrets.items()
+    }
     features = data.blocks[party].values if party in data.blocks else None
-    return replace(
-        state, features=features, labels=None if state.labels is None else data.labels, parameters=parameters
-    )
+    labels = None if state.labels is None else data.labels
+    return replace(state, features=features, labels=labels, parameters=parameters, secrets=secrets)
 
 
 def _no_model(features: Mapping[str, Array]) -> Array:

@@ -21,7 +21,8 @@ from vflaudit.errors import InputError
 class RowGuess:
     """Guessed values for some rows: handles and as many values.
 
-    After a shuffle nobody but the lab knows handles: `shuffled` says that `rows` are positions in the shuffled table.
+    Where nobody but the lab knows handles (after a shuffle, or in batches whose ids are encrypted), `shuffled` says
+    that `rows` are positions in what the receiver got, and the lab's `run.order` tells which rows they are.
     """
 
     rows: Array
@@ -42,7 +43,7 @@ class RowGuess:
             if run.order is None:
                 raise InputError("the guess is about a shuffled table, but nothing was shuffled")
             made = run.order[made]
-        lookup = np.full(len(run.data), -1)
+        lookup = np.full(len(run.data) + 1, -1)  # the last entry is for positions without a row (-1)
         lookup[rows] = np.arange(len(rows))
         return lookup[made]
 

@@ -46,8 +46,10 @@ class Membership(Game):
         pool = run.data.aux
         assert pool is not None
         features = {
-            party: np.concatenate([block.values[members], pool.blocks[party].values[strangers]])[order]
-            for party, block in run.data.blocks.items()
+            party: np.concatenate([run.data.cluster_values(party)[members], pool.blocks[party].values[strangers]])[
+                order
+            ]
+            for party in run.data.blocks
         }
         labels = np.concatenate([run.data.labels[members], pool.labels[strangers]])[order]
         return Challenge(features, labels)

@@ -30,6 +30,7 @@ class Reconstruction(Game):
         if self.party in guess.adversary.corrupts:
             raise InputError(f"party {self.party!r} is corrupted: its columns are no secret from this adversary")
         rows = run.score_rows(guess.adversary)
+        rows = rows[block.present[rows]]
         truth = block.values[rows]
         varying = truth.std(axis=0) > 1e-12
         if len(rows) < 3 or not varying.any():

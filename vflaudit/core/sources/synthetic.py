@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
@@ -12,6 +13,23 @@ from vflaudit.core.randomness import stream
 from vflaudit.errors import InputError, unknown
 
 INTERCEPT_STEPS = 60
+# Numeric columns, and categorical ones with their number of categories, of the datasets in vFedSec A.1.
+SHAPES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
+    "bank": (
+        ("balance", "age", "campaign", "pdays", "previous"),
+        {
+            "housing": 2, "loan": 2, "contact": 3, "day": 31, "month": 12, "poutcome": 4,
+            "default": 2, "job": 12, "marital": 3, "education": 4,
+        },
+    ),
+    "adult": (
+        ("capital-gain", "capital-loss", "hours-per-week", "age"),
+        {
+            "workclass": 9, "occupation": 15, "race": 5, "marital-status": 7, "relationship": 6, "sex": 2,
+            "native-country": 42, "education": 16,
+        },
+    ),
+}  # fmt: skip
 
 
 def synthetic(
@@ -26,6 +44,7 @@ def synthetic(
     categories: int = 4,
     signal: float = 1.0,
     task: Task = "classification",
+    shape: Literal["bank", "adult"] | None = None,
     seed: int = 0,
 ) -> Table:
     """Synthetic people: correlation, skew, class balance, categories and signal as you set them.
@@ -39,6 +58,9 @@ def synthetic(
     with intercepts fitted to the class shares: class k has a share proportional to ((1 - balance) /
     balance)^k, so that `balance` is the share of class 0 when there are two classes and 0.5 means equal
     shares for any number. In a regression the label is one such score plus standard normal noise.
+
+    `shape` gives the columns the names and numbers of categories that vFedSec (A.1) uses of that dataset, in
+    place of `features`, `categorical` and `categories`; the values stay synthetic.
     """
     _check("rows", rows, int, 1, 100_000_000)
     _check("features", features, int, 1, 100_000)
@@ -49,6 +71,11 @@ def synthetic(
     _check("categorical", categorical, int, 0, 100_000)
     _check("categories", categories, int, 2, 1000)
     _check("signal", signal, float, 0.0, 100.0)
+    numeric, counts = ([f"x{k + 1}" for k in range(features)], {f"c{k + 1}": categories for k in range(categorical)})
+    if shape is not None:
+        if shape not in SHAPES:
+            raise unknown("shape", shape, SHAPES)
+        numeric, counts = list(SHAPES[shape][0]), dict(SHAPES[shape][1])
     if task not in ("classification", "regression"):
         raise unknown("task", task, ("classification", "regression"))
 
@@ -60,11 +87,12 @@ def synthetic(
         )
 
     shared = _latent_correlation(correlation, skew)
-    latent = _equicorrelated(rows, features + categorical, shared, seed)
+    latent = _equicorrelated(rows, len(numeric) + len(counts), shared, seed)
     values = latent.copy()
-    values[:, :features] = _skewed(latent[:, :features], skew)
-    cuts = [NormalDist().inv_cdf(k / categories) for k in range(1, categories)]
-    values[:, features:] = np.searchsorted(cuts, latent[:, features:])
+    values[:, : len(numeric)] = _skewed(latent[:, : len(numeric)], skew)
+    for position, count in enumerate(counts.values(), start=len(numeric)):
+        cuts = [NormalDist().inv_cdf(k / count) for k in range(1, count)]
+        values[:, position] = np.searchsorted(cuts, latent[:, position])
     if task == "classification":
         labels = _class_labels(latent, shared, signal, shares, seed)
     else:
@@ -72,7 +100,8 @@ def synthetic(
         labels = signal * _scores(latent, shared, 1, seed)[:, 0] + noise
     names = tuple(str(k) for k in range(classes)) if task == "classification" else ()
     notes = f"correlation={correlation:g}, skew={skew:g}, balance={balance:g}, signal={signal:g}, seed={seed}"
-    return Table("synthetic", _columns(features, categorical, categories), values, labels, task, names, notes=notes)
+    name = "synthetic" if shape is None else f"synthetic (shape of {shape})"
+    return Table(name, _columns(numeric, counts), values, labels, task, names, notes=notes)
 
 
 def _check(name: str, value: object, kind: Callable[..., object], low: float, high: float) -> None:
@@ -82,10 +111,11 @@ def _check(name: str, value: object, kind: Callable[..., object], low: float, hi
         raise InputError(f"dataset 'synthetic': {name}={value!r} is not a {word} from {low:g} to {high:g}")
 
 
-def _columns(features: int, categorical: int, categories: int) -> tuple[Column, ...]:
-    numeric = [Column(f"x{k + 1}") for k in range(features)]
-    names = tuple(f"v{k + 1}" for k in range(categories))
-    return (*numeric, *(Column(f"c{k + 1}", "categorical", names) for k in range(categorical)))
+def _columns(numeric: list[str], counts: dict[str, int]) -> tuple[Column, ...]:
+    return (
+        *(Column(name) for name in numeric),
+        *(Column(name, "categorical", tuple(f"v{k + 1}" for k in range(count))) for name, count in counts.items()),
+    )
 
 
 def _latent_correlation(correlation: float, skew: float) -> float:

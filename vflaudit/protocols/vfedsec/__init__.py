@@ -1,0 +1,1 @@
+"""vFedSec: vertical federated learning whose first joint layer is summed under masks that cancel (the Secure Layer)."""
