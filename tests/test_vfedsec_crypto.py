@@ -106,6 +106,14 @@ def test_half_steps_round_to_even_and_negatives_are_the_upper_half() -> None:
     assert FixedPoint(64, 0, 1).encode(np.array(-1.0)).tolist() == 2**64 - 1
 
 
+def test_encoded_values_can_be_masked_whatever_the_layout_of_the_input() -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    for view in (values.T, values[:, ::2], np.asfortranarray(values), values.astype(np.float32)):
+        encoded = FixedPoint(32, 0, 1).encode(view)
+        assert encoded.flags.c_contiguous and encoded.flags.writeable
+        np.testing.assert_array_equal(encoded, view)
+
+
 @pytest.mark.parametrize(("bits", "fraction", "terms"), [(16, 4, 1), (32, 32, 1), (64, -1, 1), (32, 8, 0)])
 def test_impossible_formats_are_refused(bits: Any, fraction: int, terms: int) -> None:
     with pytest.raises(InputError, match="not possible"):

@@ -69,7 +69,7 @@ class FixedPoint:
     def encode(self, values: Array) -> Array:
         """The values in Z_R; an error if one of them is out of range or not finite."""
         values = np.asarray(values, dtype=np.float64)
-        size = np.abs(values, out=np.empty_like(values))
+        size = np.abs(values, out=np.empty_like(values, order="C"))  # contiguous, as masks need it
         if values.size and not size.max() <= self.largest:  # also true of NaN
             worst = values[~(size <= self.largest)][0]
             raise InputError(

@@ -22,6 +22,7 @@ from vflaudit.protocols.networks import Predictor, outputs_to_predictions, param
 from vflaudit.protocols.training import Labels, party_states
 from vflaudit.protocols.vfedsec.channel import Batch, Channel, Clear, Masked, Part
 from vflaudit.protocols.vfedsec.clusters import ACTIVE, clusters_of, form_clusters
+from vflaudit.protocols.vfedsec.defects import FloatMasked, ReusedStream
 from vflaudit.protocols.vfedsec.modules import (
     HIDDEN,
     GlobalModule,
@@ -71,6 +72,10 @@ class VFedSec(Protocol):
         "batch", description="the 1/n of 4.2: over the batch (the loss is a mean already), or also over the clients"
     )
     randomness: Literal["os", "seed"] = Field("os", description="where keys come from; seed is for tests only")
+    defect: Literal["none", "reused-stream", "float-masks"] = Field(
+        "none", description="for controls only: masks that are broken on purpose (vfedsec/defects.py)"
+    )
+    mask_deviation: float = Field(1.0, gt=0, description="for defect=float-masks: the deviation of each pair's mask")
 
     def prepare(self, data: VerticalDataset) -> VerticalDataset:
         if ACTIVE in data.blocks and data.encoded:
@@ -86,7 +91,10 @@ class VFedSec(Protocol):
 
     def channel(self, session: Session) -> Channel:
         """How batches and sums travel."""
-        kind = Clear if self.security == "clear" else Masked
+        if self.security != "masked" and self.defect != "none":
+            raise InputError(f"defect={self.defect!r} is about masks: it needs security='masked'")
+        kinds = {"none": Masked, "reused-stream": ReusedStream, "float-masks": FloatMasked}
+        kind = Clear if self.security == "clear" else kinds[self.defect]
         return kind(self, session, clusters_of(session.data))
 
     def execute(self, session: Session) -> Outcome:
