@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from vflaudit import __version__
+from vflaudit.account_cli import account
 from vflaudit.errors import InputError, unknown
 from vflaudit.terminal import print_json, progress_bar, show, working
 
@@ -305,47 +306,7 @@ def claims(
     _finish(outcome, out, None, as_json, verdicts, bad=refuted)
 
 
-@app.command()
-def account(
-    n: Annotated[int, typer.Option("--n", min=1, help="Training people.")] = 60000,
-    batch: Annotated[int, typer.Option(min=1, help="Expected batch size.")] = 128,
-    epochs: Annotated[float, typer.Option(help="Passes over the data, at each party.")] = 50,
-    sigma: Annotated[float, typer.Option(help="Noise multiplier.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Total delta.")] = 1e-5,
-    parties: Annotated[str, typer.Option(help="How many parties: 4, 1:100 or 1,2,8.")] = "1:4",
-    epsilon: Annotated[
-        float | None, typer.Option(help="Find the sigma that keeps all parties together within this epsilon.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Account for DP-SGD at k parties over the same people: simple division against moments, calibration of sigma.
-
-    Example: `vflaudit account --n 60000 --batch 128 --epochs 50 --sigma 1 --delta 1e-5 --parties 1:100`
-    """
-    from vflaudit.accounting.parties import NEIGHBOURS, Training, calibrate, parse_parties
-    from vflaudit.accounting.parties import account as table
-
-    training = Training(n, batch, epochs, sigma, delta)
-    counts = parse_parties(parties)
-    if epsilon is not None:
-        found = {count: calibrate(training, count, epsilon) for count in counts}
-        if as_json:
-            print_json({"epsilon": epsilon, "sigma": found, "neighbours": NEIGHBOURS})
-        else:
-            show(f"sigma for epsilon {epsilon}", ("parties", "sigma"), [(str(k), f"{s:.3f}") for k, s in found.items()])
-        return
-    rows = table(training, counts)
-    if as_json:
-        fields = ("parties", "accountant", "simple", "moments", "reduction")
-        values = [{field: getattr(row, field) for field in fields} for row in rows]
-        print_json({"rows": values, "neighbours": NEIGHBOURS, "steps": training.steps, "delta": delta})
-        return
-    header = ("parties", "accountant", "simple (delta/k each)", "moments", "saved")
-    cells = [
-        (str(row.parties), row.accountant, f"{row.simple:.2f}", f"{row.moments:.2f}", f"{row.reduction:.1%}")
-        for row in rows
-    ]
-    show(f"epsilon at delta {delta:g}, {training.steps} steps each; {NEIGHBOURS}", header, cells)
+app.command()(account)
 
 
 @app.command()

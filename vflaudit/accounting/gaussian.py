@@ -23,3 +23,17 @@ def gaussian_deviation(sensitivity: float, epsilon: float, delta: float) -> floa
 
     root = brentq(excess, np.log(1e-6), np.log(1e12), xtol=1e-12)
     return float(np.exp(root + 1e-11)) * sensitivity  # a hair above: never less private than asked for
+
+
+def gaussian_epsilon(deviation: float, sensitivity: float, delta: float) -> float:
+    """The least epsilon that the Gaussian mechanism has at this delta, from the same exact formula."""
+    from scipy.optimize import brentq
+
+    def excess(epsilon: float) -> float:
+        return gaussian_delta(deviation, sensitivity, epsilon) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    ratio = sensitivity / deviation
+    high = ratio**2 / 2 + ratio * np.sqrt(2 * np.log(1 / delta))  # zero-concentrated privacy: always enough
+    return float(brentq(excess, 0.0, high, xtol=1e-12 * max(high, 1.0)))

@@ -1,53 +1,52 @@
-"""Differential privacy of k parties that each run DP-SGD on the same people (FedOnce 4.3): what do they spend together?
+"""Differential privacy of k parties that each train on the same people (FedOnce 4.1): what do they spend together?
 
-Every party releases T steps of the Poisson-subsampled Gaussian mechanism (add/remove neighbours). `simple` gives each
-party delta/k and adds up the k epsilons; `moments` adds up Rényi divergences and converts once.
+`simple` gives each of the k parties delta/k and adds up the k epsilons; `moments` adds up what the accountant adds up
+(Rényi divergences, distributions of the privacy loss) and converts once, with the whole delta.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
-import numpy as np
-
+from vflaudit.accounting.accountants import OutOfRange, available
+from vflaudit.accounting.accountants import accountant as accountant_named
+from vflaudit.accounting.events import Composed, Event, Repeated, SampledGaussian, relation
+from vflaudit.accounting.validity import as_covered
 from vflaudit.errors import InputError, unknown
 
-ORDERS = np.array([1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024])
 MOST_PARTIES = 100_000
-ACCOUNTANTS = ("rdp-classic", "rdp")
-NEIGHBOURS = "add/remove of one person, Poisson-sampled batches"
+FEW = 8  # how many counts are worth a numerical accountant, or a line on the screen
+FAST = ("rdp-classic", "rdp")
+Division = Literal["simple", "moments"]
+DELTA_SPLIT = "simple: each of k parties gets delta/k, the epsilons add up; moments: one conversion at delta"
 
 
 @dataclass(frozen=True)
 class Training:
-    """One party's DP-SGD."""
+    """One party's DP-SGD in a paper's words; `event()` is what accountants read."""
 
     people: int
     batch: int
     epochs: float
     sigma: float
-    delta: float
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= self.people:
             raise InputError(f"batch={self.batch}: expected 1 to n={self.people}")
-        if not (self.epochs > 0 and self.sigma > 0 and 0 < self.delta < 1):
-            raise InputError(
-                f"epochs={self.epochs}, sigma={self.sigma}, delta={self.delta}: "
-                "expected epochs and sigma above 0 and delta in 0..1"
-            )
+        if not (self.epochs > 0 and self.sigma > 0):
+            raise InputError(f"epochs={self.epochs}, sigma={self.sigma}: expected numbers above 0")
 
-    @property
-    def rate(self) -> float:
-        """Probability that a person is in a batch."""
-        return self.batch / self.people
+    def event(self, scheme: str = "poisson", **conditions: object) -> SampledGaussian:
+        """The training as an event; `conditions` are its other fields (neighbours, sensitivity, hidden_state).
 
-    @property
-    def steps(self) -> int:
-        """Gradient steps."""
-        return math.ceil(self.epochs * self.people / self.batch)
+        Shuffled epochs have whole numbers of batches, and a person is in one of them.
+        """
+        batches = self.people / self.batch if scheme == "poisson" else math.ceil(self.people / self.batch)
+        values: dict[str, Any] = {"scheme": scheme, **conditions}
+        return SampledGaussian(1 / batches, self.sigma, math.ceil(self.epochs * batches), **values)
 
 
 @dataclass(frozen=True)
@@ -62,61 +61,92 @@ class Row:
     @property
     def reduction(self) -> float:
         """Share of epsilon that joint accounting saves."""
-        return 1 - self.moments / self.simple
+        return 1 - self.moments / self.simple if self.simple else 0.0
 
 
-def _convert(divergence: np.ndarray, delta: float, accountant: str) -> float:
-    """From Rényi divergences to epsilon: classic (Mironov 2017) or improved (Balle et al. 2020)."""
-    if accountant == "rdp-classic":
-        epsilon = divergence + math.log(1 / delta) / (ORDERS - 1)
-    else:
-        epsilon = divergence - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1) + np.log((ORDERS - 1) / ORDERS)
-    return max(0.0, float(epsilon.min()))
+def divide(events: Sequence[Event], delta: float, accountant: str = "rdp", division: Division = "moments") -> float:
+    """Total epsilon of parties that did these events to the same people, one event per party."""
+    if division not in get_args(Division):
+        raise unknown("division", division, get_args(Division))
+    judge = accountant_named(accountant)
+    if division == "moments":
+        return judge.epsilon(Composed(events), delta)
+    return sum(judge.epsilon(event, delta / len(events)) for event in events)
 
 
-def _divergence(training: Training) -> np.ndarray:
-    """Rényi divergence of one party's whole training at every order (Opacus)."""
-    from opacus.accountants.analysis.rdp import compute_rdp
-
-    return np.asarray(
-        compute_rdp(q=training.rate, noise_multiplier=training.sigma, steps=training.steps, orders=ORDERS.tolist())
-    )
-
-
-def account(training: Training, parties: Sequence[int], accountants: Sequence[str] = ACCOUNTANTS) -> list[Row]:
-    """The table: epsilon of k parties by simple division and by moments."""
-    for name in accountants:
-        if name not in ACCOUNTANTS:
-            raise unknown("accountant", name, ACCOUNTANTS)
-    divergence = _divergence(training)
-    return [
-        Row(
-            parties=count,
-            accountant=name,
-            simple=count * _convert(divergence, training.delta / count, name),
-            moments=_convert(count * divergence, training.delta, name),
-        )
-        for name in accountants
-        for count in parties
-    ]
+def few(counts: Sequence[int]) -> list[int]:
+    """First, last and some counts between, evenly in the logarithm."""
+    if len(counts) <= FEW:
+        return list(counts)
+    ordered = sorted(counts)
+    ideal = [ordered[0] * (ordered[-1] / ordered[0]) ** (step / (FEW - 1)) for step in range(FEW)]
+    return sorted({min(ordered, key=lambda count: abs(count - at)) for at in ideal})
 
 
-def calibrate(training: Training, parties: int, epsilon: float, accountant: str = "rdp") -> float:
-    """The smallest sigma (to 0.1%) with which k parties together stay within epsilon, by moments."""
-    if not epsilon > 0:
-        raise InputError(f"epsilon={epsilon}: expected a number above 0")
+def account(event: Event, delta: float, parties: Sequence[int], accountants: Iterable[str] | None = None) -> list[Row]:
+    """The table: epsilon of k parties that each do `event`, by simple division and by moments.
 
-    def spent(sigma: float) -> float:
-        return account(replace(training, sigma=sigma), [parties], [accountant])[0].moments
+    The numerical accountants (prv, pld) take a second for a large k: of many counts they do the `few`. If no
+    accountants are named, all that are installed answer, as far as their range goes (without prv for replace-one,
+    where group privacy would ask it dozens of times).
+    """
+    rows = []
+    slow = {"prv"} if relation(event) == "replace-one" else set()
+    for name in (name for name in available() if name not in slow) if accountants is None else accountants:
+        judge = accountant_named(name)
+        for count in parties if name in FAST else few(parties):
+            try:
+                simple = count * judge.epsilon(event, delta / count)
+                rows.append(Row(count, name, simple, judge.epsilon(Repeated(event, count), delta)))
+            except OutOfRange:
+                if accountants is not None:
+                    raise
+    return rows
 
-    low, high = 0.3, 1.0
-    while spent(high) > epsilon:
-        low, high = high, 2 * high
-        if high > 1e5:
-            raise InputError(f"no sigma below {high:.0f} reaches epsilon={epsilon} with {parties} parties")
+
+def calibrate(
+    events: Sequence[SampledGaussian],
+    epsilon: float,
+    delta: float,
+    *,
+    accountant: str = "rdp",
+    division: Division = "moments",
+) -> tuple[float, ...]:
+    """The smallest sigmas (to 0.1%), one per party, that keep all parties together within epsilon.
+
+    Parties may differ in rate and steps. By moments all get the same sigma; by simple division each gets epsilon/k and
+    delta/k and so a sigma of its own (the paper's Priv-Baseline). The events' own sigmas do not matter. What no theorem
+    covers is paid for with more noise; give `as_claimed(event)` to calibrate as a paper does that overlooks it.
+    """
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise InputError(f"epsilon={epsilon}: expected a finite number above 0")
+    if not events:
+        raise InputError("there are no parties, expected at least one event")
+    if division == "simple":
+        share, part = epsilon / len(events), delta / len(events)
+        found = {event: _least_sigma([event], share, part, accountant) for event in set(events)}
+        return tuple(found[event] for event in events)
+    return (_least_sigma(events, epsilon, delta, accountant),) * len(events)
+
+
+def _least_sigma(events: Sequence[SampledGaussian], epsilon: float, delta: float, accountant: str) -> float:
+    """Bisection between a sigma that is too small and one that is enough."""
+    first, last = 0.05, 1e5
+
+    def enough(sigma: float) -> bool:
+        return divide([as_covered(replace(event, sigma=sigma)) for event in events], delta, accountant) <= epsilon
+
+    high = 1.0
+    while not enough(high):
+        high *= 2
+        if high > last:
+            raise InputError(f"no sigma below {last:g} reaches epsilon={epsilon} with {len(events)} parties")
+    low = high / 2
+    while low > first and enough(low):
+        high, low = low, low / 2
     while high / low > 1.001:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 
