@@ -72,8 +72,8 @@ class VFedSec(Protocol):
         "batch", description="the 1/n of 4.2: over the batch (the loss is a mean already), or also over the clients"
     )
     randomness: Literal["os", "seed"] = Field("os", description="where keys come from; seed is for tests only")
-    defect: Literal["none", "reused-stream", "float-masks"] = Field(
-        "none", description="for controls only: masks that are broken on purpose (vfedsec/defects.py)"
+    defect: Literal["reused-stream", "float-masks"] | None = Field(
+        None, description="for controls only: masks that are broken on purpose (vfedsec/defects.py)"
     )
     mask_deviation: float = Field(1.0, gt=0, description="for defect=float-masks: the deviation of each pair's mask")
 
@@ -91,9 +91,13 @@ class VFedSec(Protocol):
 
     def channel(self, session: Session) -> Channel:
         """How batches and sums travel."""
-        if self.security != "masked" and self.defect != "none":
+        if self.security != "masked" and self.defect is not None:
             raise InputError(f"defect={self.defect!r} is about masks: it needs security='masked'")
-        kinds = {"none": Masked, "reused-stream": ReusedStream, "float-masks": FloatMasked}
+        kinds: dict[str | None, type[Channel]] = {
+            None: Masked,
+            "reused-stream": ReusedStream,
+            "float-masks": FloatMasked,
+        }
         kind = Clear if self.security == "clear" else kinds[self.defect]
         return kind(self, session, clusters_of(session.data))
 
