@@ -170,7 +170,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"data": "synthetic:shape=bank", "partition": "vfedsec", "parties": 3},
         "fixes the parties",
     ),
-    "unknown shape": ({"data": "synthetic:shape=bonk"}, "input should be 'bank' or 'adult'"),
+    "unknown shape": ({"data": "synthetic:shape=bonk"}, "input should be 'bank', 'adult' or 'mimic-iii'"),
     "split and parties": ({"data": "wine", "split": {"a": ["ash"]}, "parties": 2}, "not both"),
     "split of an unknown column": ({"data": "wine", "split": {"a": ["asch"]}}, "did you mean 'ash'"),
     "column given twice": ({"data": "wine", "split": {"a": ["ash"], "b": ["ash"]}}, "given twice"),

@@ -114,7 +114,7 @@ def attack(
     seed: Annotated[int, typer.Option(min=0, help="Decides split, training, knowledge and attack.")] = 0,
     parties: Annotated[int | None, typer.Option(min=1, help="How many clients hold columns (4).")] = None,
     partition: Annotated[
-        str, typer.Option(help="round-robin, equal-blocks, quadrants, slices or importance.")
+        str, typer.Option(help="round-robin, equal-blocks, slices, ... or a paper's own: vfedsec, apc-vfl.")
     ] = "round-robin",
     split: Annotated[str | None, typer.Option(help="A TOML file that says which party holds which columns.")] = None,
     label: Annotated[str | None, typer.Option(help="The label column of your own file.")] = None,
@@ -123,6 +123,7 @@ def attack(
     rows: Annotated[int | None, typer.Option(min=1, help="Use only so many rows.")] = None,
     aux: Annotated[float, typer.Option(help="Share of rows that no party holds.")] = 0.3,
     overlap: Annotated[float, typer.Option(help="Share of rows that each party holds.")] = 1.0,
+    aligned: Annotated[int | None, typer.Option(min=1, help="Training rows that every party holds.")] = None,
     record: Annotated[str, typer.Option(help="What to record: all, rows=200, epochs=5 or none.")] = "all",
     transcript: Annotated[Path | None, typer.Option(help="Save the transcript into this folder.")] = None,
     as_json: Json = False,
@@ -157,6 +158,7 @@ def attack(
             "rows": rows,
             "aux": aux,
             "overlap": overlap,
+            "aligned": aligned,
             "record": record,
         },
         "experiment",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -64,14 +64,31 @@ def _count(what: str, wanted: int, available: int, pool: str) -> None:
 
 @dataclass(frozen=True)
 class KnownSamples(Known):
-    """The honest parties' feature rows of n training people; with `with_ids` also where they are in the protocol."""
+    """The honest parties' feature rows of n training people; with `with_ids` also where they are in the protocol.
+
+    The values may be off by `noise` (in deviations of each column), and people may be hidden in groups of `k` or more
+    that are alike: each row is then the mean of its group (k-anonymity by micro-aggregation).
+    """
 
     n: int
     with_ids: bool = False
+    noise: float = 0.0
+    k: int = 1
     option: ClassVar[str] = "known-samples"
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < np.inf:
+            raise InputError(f"known-samples: noise={self.noise} is not a number of deviations of 0 or more")
+        if not 1 <= self.k <= max(self.n, 1):
+            raise InputError(f"known-samples: k={self.k} is not a group size from 1 to the {self.n} known people")
+
     def phrase(self) -> str:
-        return f"the rows of {self.n} people" + (" and their ids" if self.with_ids else ", not their ids")
+        known = f"the rows of {self.n} people"
+        if self.k > 1:
+            known = f"the rows of {self.n} people averaged in groups of {self.k} or more"
+        if self.noise:
+            known += f" with noise of {self.noise:g} deviations"
+        return known + (" and their ids" if self.with_ids else ", not their ids")
 
     def rows(self, run: Run) -> Array:
         """Which rows: the first n of one random order, so that more knowledge always includes less."""
@@ -80,9 +97,44 @@ class KnownSamples(Known):
         return stream(run.seed, "knowledge", self.option).permutation(train)[: self.n]
 
     def reveal(self, run: Run, honest: tuple[str, ...]) -> Mapping[str, object]:
-        rows = self.rows(run)
-        features = {party: frozen(run.data.blocks[party].values[rows]) for party in honest}
-        return {"samples": Rows(features, frozen(rows) if self.with_ids else None)}
+        rows, train = self.rows(run), run.data.aligned("train")
+        features = {party: run.data.blocks[party].values[rows] for party in honest}
+        deviations = {party: run.data.blocks[party].values[train].std(axis=0) for party in honest}
+        if self.k > 1 and honest:
+            scaled = [features[party] / np.where(deviations[party] > 0, deviations[party], 1.0) for party in honest]
+            groups = micro_aggregation(np.hstack(scaled), self.k)
+            same = groups[:, None] == groups
+            features = {party: same / same.sum(axis=1, keepdims=True) @ x for party, x in features.items()}
+            # rounding must not tell the members of a group apart
+            first = same.argmax(axis=1)
+            features = {party: x[first] for party, x in features.items()}
+        if self.noise:
+            for party in honest:
+                rng = stream(run.seed, "knowledge", self.option, "noise", party)
+                size = self.noise * deviations[party]
+                features[party] = features[party] + size * rng.standard_normal(features[party].shape)
+        values = {party: frozen(x) for party, x in features.items()}
+        return {"samples": Rows(values, frozen(rows) if self.with_ids else None)}
+
+
+def micro_aggregation(values: Array, k: int) -> Array:
+    """Groups of k to 2k - 1 similar rows, as a number for each row (MDAV, Domingo-Ferrer and Torra 2005).
+
+    The row farthest from the middle and the row farthest from that one each take their k - 1 nearest; what is left over
+    at the end is the last group.
+    """
+    group, left, count = np.full(len(values), -1), np.arange(len(values)), 0
+    while len(left) >= 2 * k:
+        middle = np.linalg.norm(values[left] - values[left].mean(axis=0), axis=1)
+        far = left[int(middle.argmax())]
+        for _ in range(2 if len(left) >= 3 * k else 1):
+            distance = np.linalg.norm(values[left] - values[far], axis=1)
+            other = left[int(distance.argmax())]
+            near = left[np.argsort(distance, kind="stable")[:k]]
+            group[near], count = count, count + 1
+            left, far = np.setdiff1d(left, near), other
+    group[left] = count
+    return group
 
 
 @dataclass(frozen=True)
@@ -119,7 +171,7 @@ class FeatureMeans(Known):
 
     def reveal(self, run: Run, honest: tuple[str, ...]) -> Mapping[str, object]:
         rows = run.data.aligned("train")
-        return {"means": {party: frozen(run.data.blocks[party].values[rows].mean(axis=0)) for party in honest}}
+        return {"means": {party: frozen(run.data.cluster_values(party)[rows].mean(axis=0)) for party in honest}}
 
 
 @dataclass(frozen=True)
@@ -133,7 +185,7 @@ class Moments(Known):
 
     def reveal(self, run: Run, honest: tuple[str, ...]) -> Mapping[str, object]:
         rows = run.data.aligned("train")
-        values = {party: run.data.blocks[party].values[rows] for party in honest}
+        values = {party: run.data.cluster_values(party)[rows] for party in honest}
         return {
             "means": {party: frozen(x.mean(axis=0)) for party, x in values.items()},
             "second_moments": {party: frozen(x.T @ x / len(x)) for party, x in values.items()},
@@ -203,7 +255,7 @@ ITEMS: tuple[type[Known], ...] = (
 
 
 def parse_known(text: str) -> Known:
-    """What `--knows` takes, as `known-samples=30,ids`, `means`, `distribution=2000`, `model=white-box`."""
+    """What `--knows` takes: `known-samples=30,ids`, `known-samples=30,noise=0.01,k=5`, `means`, `model=white-box`..."""
     option, equals, value = text.strip().partition("=")
     options = {item.option: item for item in ITEMS}
     if option not in options:
@@ -217,16 +269,33 @@ def parse_known(text: str) -> Known:
         if equals:
             raise InputError(f"--knows {text!r}: {option} takes no value")
         return item()
-    number, _, flag = value.partition(",")
+    number, *flags = value.split(",")
     if not number.isdigit() or int(number) < 1:
         raise InputError(f"--knows {text!r}: expected {option}=N with a whole number N of 1 or more")
     if item is KnownSamples:
-        if flag not in ("", "ids"):
-            raise InputError(f"--knows {text!r}: after the number only ',ids' may follow, not {flag!r}")
-        return KnownSamples(int(number), with_ids=flag == "ids")
-    if flag:
-        raise InputError(f"--knows {text!r}: expected {option}=N, without {flag!r}")
+        return KnownSamples(int(number), **_sample_flags(text, flags))
+    if flags:
+        raise InputError(f"--knows {text!r}: expected {option}=N, without {','.join(flags)!r}")
     return DistributionSample(int(number)) if item is DistributionSample else LabeledSamples(int(number))
+
+
+def _sample_flags(text: str, flags: list[str]) -> dict[str, Any]:
+    """What may follow the number of known samples: `ids`, `noise=0.01`, `k=5`."""
+    found: dict[str, Any] = {}
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        if name not in ("ids", "noise", "k") or bool(equals) == (name == "ids"):
+            raise InputError(
+                f"--knows {text!r}: after the number only ',ids', ',noise=0.01' or ',k=5' may follow, not {flag!r}"
+            )
+        try:
+            wanted: Any = True if name == "ids" else float(value) if name == "noise" else int(value)
+        except ValueError:
+            raise InputError(f"--knows {text!r}: {value!r} is not a number") from None
+        if {"ids": "with_ids"}.get(name, name) in found:
+            raise InputError(f"--knows {text!r}: {name!r} is given twice")
+        found[{"ids": "with_ids"}.get(name, name)] = wanted
+    return found
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from vflaudit.core.published import PUBLISHED, as_published
 from vflaudit.core.randomness import stream
 from vflaudit.errors import InputError, unknown
 
-PARTITIONS = ("round-robin", "one-feature:COUNT", "equal-blocks", "quadrants", "slices", "importance")
+PARTITIONS = ("round-robin", "one-feature:COUNT", "equal-blocks", "quadrants", "slices", "importance", *PUBLISHED)
 FILES = (".csv", ".tsv", ".parquet", ".gz")
 
 
@@ -111,6 +112,7 @@ def load_dataset(
     aux: float = 0.3,
     shares: Sequence[float] = (0.7, 0.1, 0.2),
     overlap: float = 1.0,
+    aligned: int | None = None,
     alpha: float = 0.5,
     rows: int | None = None,
     seed: int = 0,
@@ -120,6 +122,8 @@ def load_dataset(
     `data` is a name (`breast-cancer`, `synthetic:rows=500`) or a path. `split` (a TOML file or {party: columns}) says
     who holds what; otherwise `parties` and `partition` do. `aux` is the share of rows that no party holds, `shares` are
     train/validation/test of the rest (70/10/20 as RAP 4.1), `overlap` the share of rows that each party holds.
+    With `aligned`, the label owner (or else the first party) holds every row, and the others exactly so many of the
+    training rows, the same ones, and all rows to validate and test on (APC-VFL V-A c).
     """
     table = data if isinstance(data, Table) else load_table(data, label=label, task=task, id_column=id_column)
     if not 0 <= aux < 1:
@@ -128,6 +132,8 @@ def load_dataset(
         raise InputError(f"overlap={overlap}: expected a share of rows in 0..1")
     if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
         raise InputError(f"shares={tuple(shares)}: expected three shares of train, validation and test that sum to 1")
+    if aligned is not None and overlap < 1:
+        raise InputError("give either aligned, a number of training rows, or overlap, a share of all rows, not both")
     order = stream(seed, "rows").permutation(len(table.labels))
     if rows is not None:
         if not 1 <= rows <= len(order):
@@ -143,7 +149,7 @@ def load_dataset(
     return VerticalDataset(
         name=table.name,
         task=table.task,
-        blocks=_blocks(table, held, columns, overlap, seed),
+        blocks=_few_aligned(_blocks(table, held, columns, overlap, seed), parts["train"], aligned, owner, seed),
         labels=table.labels[held],
         ids=_ids(table)[held],
         split=parts,
@@ -213,6 +219,23 @@ def _blocks(table: Table, rows: Array, columns: deal.Partition, overlap: float, 
             image=_image(table, positions),
         )
     return blocks
+
+
+def _few_aligned(
+    blocks: dict[str, Block], train: Array, aligned: int | None, owner: str, seed: int
+) -> dict[str, Block]:
+    """Take all but `aligned` training rows away from everybody but the label owner (or else the first party)."""
+    if aligned is None:
+        return blocks
+    if not 1 <= aligned <= len(train):
+        raise InputError(f"aligned={aligned}: there are {len(train)} training rows")
+    keeper = owner if owner in blocks else next(iter(blocks))
+    gone = stream(seed, "aligned").permutation(train)[aligned:]
+    kept = ~np.isin(np.arange(len(blocks[keeper].present)), gone)
+    return {
+        party: block if party == keeper else replace(block, present=block.present & kept)
+        for party, block in blocks.items()
+    }
 
 
 def _pool(table: Table, rows: Array, columns: deal.Partition, owner: str) -> VerticalDataset:

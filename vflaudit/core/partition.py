@@ -31,6 +31,20 @@ def round_robin(table: Table, parties: int, rng: np.random.Generator) -> Partiti
     return {name: sorted(order[start::parties].tolist()) for start, name in enumerate(client_names(parties))}
 
 
+def one_feature(table: Table, parties: int, rng: np.random.Generator, *, count: int) -> Partition:
+    """Permute the columns, give `count` clients one each, and deal the rest out to the others in turn (RAP 4.2)."""
+    _enough(table, parties)
+    others, left = parties - count, len(table.columns) - count
+    if not 0 <= count <= parties or left < 2 * others or (others == 0 and left > 0):
+        raise InputError(
+            f"dataset {table.name!r}: {len(table.columns)} columns cannot be dealt to {count} clients with one column "
+            f"and {others} with more"
+        )
+    order, names = rng.permutation(len(table.columns)), client_names(parties)
+    single = {name: [int(column)] for name, column in zip(names, order[:count], strict=False)}
+    return single | {name: sorted(order[count:][k::others].tolist()) for k, name in enumerate(names[count:])}
+
+
 def equal_blocks(table: Table, parties: int) -> Partition:
     """Consecutive blocks of (almost) equal width (FedOnce's equal division)."""
     _enough(table, parties)

@@ -44,6 +44,8 @@ class Experiment(BaseModel):
     id_column: str | None = None
     aux: float = 0.3
     overlap: float = 1.0
+    aligned: int | None = Field(None, description="so many training rows that every party holds; none: as overlap says")
+    shares: tuple[float, float, float] = Field((0.7, 0.1, 0.2), description="train, validation and test rows")
     alpha: float = 0.5
     rows: int | None = None
     record: str = "all"
@@ -62,6 +64,8 @@ class Experiment(BaseModel):
             id_column=self.id_column,
             aux=self.aux,
             overlap=self.overlap,
+            aligned=self.aligned,
+            shares=self.shares,
             alpha=self.alpha,
             rows=self.rows,
             seed=self.seed,

@@ -50,7 +50,10 @@ class RowGuess:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """What an attack says. `verified` is the attack's own check of itself (None: it has none), never a grade."""
+    """What an attack says. `verified` is the attack's own check of itself (None: it has none), never a grade.
+
+    `shuffled` says that `matches` are positions in a shuffled table, as in `RowGuess`.
+    """
 
     attack: str
     adversary: Adversary
@@ -58,6 +61,7 @@ class Guess:
     labels: RowGuess | None = None
     membership: Array | None = None
     matches: Array | None = None
+    shuffled: bool = False
     verified: bool | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 

@@ -37,7 +37,7 @@ class Reidentification(Game):
         return Challenge({self.party: run.data.block(self.party).values[self.secret(run)]})
 
     def score(self, run: Run, guess: Guess) -> Score:
-        """`guess.matches`: one row handle per candidate. Naming an identical row counts.
+        """`guess.matches`: one row handle per candidate, or a position after a shuffle. Naming an identical row counts.
 
         Candidates whose ids the adversary knew beforehand are not scored.
         """
@@ -47,8 +47,12 @@ class Reidentification(Game):
         if guess.matches is None or np.shape(guess.matches) != truth.shape:
             raise InputError(f"attack {guess.attack!r} must name one row for each of {len(truth)} candidates")
         values, named = run.data.block(self.party).values, np.asarray(guess.matches)
-        if named.dtype.kind not in "iu" or named.min() < 0 or named.max() >= len(values):
-            raise InputError(f"attack {guess.attack!r} named a row that is none of the {len(values)} rows")
+        if guess.shuffled and run.order is None:
+            raise InputError(f"attack {guess.attack!r} named positions after a shuffle, but nothing was shuffled")
+        rows = run.order if guess.shuffled and run.order is not None else np.arange(len(values))
+        if named.dtype.kind not in "iu" or named.min() < 0 or named.max() >= len(rows):
+            raise InputError(f"attack {guess.attack!r} named a row that is none of the {len(rows)} rows")
+        named = rows[named]
         told = [item.rows(run) for item in guess.adversary.knows if isinstance(item, KnownSamples) and item.with_ids]
         secret = ~np.isin(truth, told)
         if not secret.any():

@@ -13,7 +13,8 @@ from vflaudit.core.randomness import stream
 from vflaudit.errors import InputError, unknown
 
 INTERCEPT_STEPS = 60
-# Numeric columns, and categorical ones with their number of categories, of the datasets in vFedSec A.1.
+# Numeric columns, and categorical ones with their number of categories: bank and adult as in vFedSec A.1; mimic-iii has
+# the 15 columns of APC-VFL V-A, which names the first five only; the others are counts that such tables usually have.
 SHAPES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "bank": (
         ("balance", "age", "campaign", "pdays", "previous"),
@@ -28,6 +29,13 @@ SHAPES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
             "workclass": 9, "occupation": 15, "race": 5, "marital-status": 7, "relationship": 6, "sex": 2,
             "native-country": 42, "education": 16,
         },
+    ),
+    "mimic-iii": (
+        (
+            "Age", "NumCallouts", "NumDiagnosis", "NumProcs", "NumCPTevents", "NumInput", "NumLabs", "NumMicroLabs",
+            "NumNotes", "NumOutput", "NumRx", "NumProcEvents", "NumTransfers", "NumChartEvents", "TotalNumInteract",
+        ),
+        {},
     ),
 }  # fmt: skip
 
@@ -44,7 +52,7 @@ def synthetic(
     categories: int = 4,
     signal: float = 1.0,
     task: Task = "classification",
-    shape: Literal["bank", "adult"] | None = None,
+    shape: Literal["bank", "adult", "mimic-iii"] | None = None,
     seed: int = 0,
 ) -> Table:
     """Synthetic people: correlation, skew, class balance, categories and signal as you set them.
@@ -59,8 +67,9 @@ def synthetic(
     balance)^k, so that `balance` is the share of class 0 when there are two classes and 0.5 means equal
     shares for any number. In a regression the label is one such score plus standard normal noise.
 
-    `shape` gives the columns the names and numbers of categories that vFedSec (A.1) uses of that dataset, in
-    place of `features`, `categorical` and `categories`; the values stay synthetic.
+    `shape` gives the columns the names and numbers of categories that vFedSec (A.1) or APC-VFL (V-A) use of that
+    dataset, in place of `features`, `categorical` and `categories`; the values stay synthetic. MIMIC-III may not be
+    passed on: `synthetic:shape=mimic-iii,rows=20000,classes=4,skew=1` stands in for its shape, and for nothing else.
     """
     _check("rows", rows, int, 1, 100_000_000)
     _check("features", features, int, 1, 100_000)

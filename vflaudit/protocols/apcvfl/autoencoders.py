@@ -1,0 +1,142 @@
+"""Autoencoders as in APC-VFL: SELU, symmetric (Table I), trained with Adam (V-A f) on eq. 1 or eq. 9."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from vflaudit.core.dataset import Array
+from vflaudit.core.randomness import stream
+from vflaudit.errors import InputError
+from vflaudit.protocols.networks import seeded, to_tensor
+
+Latent = Literal["selu", "linear"]
+Error = Literal["mse", "mae"]
+Reduction = Literal["sum", "mean"]
+
+
+class Autoencoder(nn.Module):
+    """Encoder g and decoder f with the same widths in reverse; the reconstruction itself has no activation."""
+
+    def __init__(self, width: int, layers: Sequence[int], latent: Latent = "selu") -> None:
+        super().__init__()
+        sizes = (width, *layers)
+        encoder: list[nn.Module] = []
+        for before, after in pairwise(sizes):
+            encoder += [nn.Linear(before, after), nn.SELU()]
+        decoder: list[nn.Module] = []
+        for before, after in pairwise(reversed(sizes)):
+            decoder += [nn.Linear(before, after), nn.SELU()]
+        self.encoder = nn.Sequential(*(encoder if latent == "selu" else encoder[:-1]))
+        self.decoder = nn.Sequential(*decoder[:-1])
+
+    def forward(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latent representation and reconstruction."""
+        latent = self.encoder(values)
+        return latent, self.decoder(latent)
+
+    @torch.no_grad()
+    def encode(self, values: Array) -> Array:
+        """Representations of these rows."""
+        return self.encoder(to_tensor(values)).numpy()
+
+
+def make_autoencoder(width: int, layers: Sequence[int], latent: Latent, seed: int, *path: str) -> Autoencoder:
+    """An autoencoder with PyTorch's default initialisation from a named stream."""
+    made = seeded(partial(Autoencoder, width, layers, latent), seed, *path)
+    assert isinstance(made, Autoencoder)
+    return made
+
+
+@dataclass(frozen=True)
+class Training:
+    """Adam with the step size of its authors (V-A f); the paper leaves epochs and batches open."""
+
+    epochs: int = 100
+    batch_size: int = 32
+    learning_rate: float = 0.001
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """What the distillation compares with: a joint representation for some rows (`known`), rubbish for the others."""
+
+    joint: torch.Tensor
+    known: torch.Tensor
+    weight: float = 0.01
+    error: Error = "mse"
+    reduction: Reduction = "sum"
+
+
+def reconstruction_loss(model: Autoencoder, values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Eq. 1: the mean squared error of the reconstruction."""
+    return nn.functional.mse_loss(model(values[rows])[1], values[rows])
+
+
+def distillation_loss(model: Autoencoder, values: torch.Tensor, rows: torch.Tensor, teacher: Teacher) -> torch.Tensor:
+    """Eq. 9, averaged over the rows: reconstruction, and for aligned rows lambda times the distance to z_A.
+
+    As printed, both terms are sums over the coordinates of a row; `reduction="mean"` averages each, as the names MSE
+    and MAE say, which makes the second term smaller by the ratio of the two widths.
+    """
+    latent, rebuilt = model(values[rows])
+    apart = latent - teacher.joint[rows]
+    squared = (rebuilt - values[rows]).square()
+    distance = apart.square() if teacher.error == "mse" else apart.abs()
+    if teacher.reduction == "sum":
+        own, distilled = squared.sum(dim=1), distance.sum(dim=1)
+    else:
+        own, distilled = squared.mean(dim=1), distance.mean(dim=1)
+    return (own + teacher.weight * teacher.known[rows] * distilled).mean()
+
+
+def train(
+    model: Autoencoder,
+    values: Array,
+    training: Training,
+    rng: np.random.Generator,
+    *,
+    teacher: Teacher | None = None,
+    after_epoch: Callable[[int, float], None] | None = None,
+) -> list[float]:
+    """Train on these rows; returns the loss of every epoch. Without a teacher, plain reconstruction."""
+    inputs = to_tensor(values)
+    optimiser = torch.optim.Adam(model.parameters(), lr=training.learning_rate, fused=True)
+    losses: list[float] = []
+    for epoch in range(training.epochs):
+        order = torch.from_numpy(rng.permutation(len(inputs)))
+        total = 0.0
+        for rows in order.split(training.batch_size):
+            if teacher is None:
+                loss = reconstruction_loss(model, inputs, rows)
+            else:
+                loss = distillation_loss(model, inputs, rows, teacher)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            total += float(loss.detach()) * len(rows)
+        if not math.isfinite(total):
+            raise InputError(
+                f"training diverged in epoch {epoch + 1}: use a learning_rate below {training.learning_rate}"
+            )
+        losses.append(total / len(inputs))
+        if after_epoch is not None:
+            after_epoch(epoch, losses[-1])
+    return losses
+
+
+def fit_autoencoder(
+    values: Array, layers: Sequence[int], latent: Latent, training: Training, seed: int, *path: str
+) -> Autoencoder:
+    """An autoencoder of these rows, trained from scratch."""
+    model = make_autoencoder(values.shape[1], layers, latent, seed, *path)
+    train(model, values, training, stream(seed, *path, "batches"))
+    return model
