@@ -26,6 +26,12 @@ AT_SERVER = Requirement(
     ),
 )
 
+SOLVABLE = Requirement(
+    "a local module that can be solved layer by layer (model=linear or mlp; in a cnn, pooling and batch "
+    "normalisation tie the rows of a batch together)",
+    lambda view: view.spec.parameters["model"] in ("linear", "mlp"),
+)
+
 
 @dataclass(eq=False)
 class Round:
