@@ -15,6 +15,7 @@ from pydantic import Field
 
 from attacks.base import FeatureAttack, Requirement
 from attacks.label_codes import doubly_stochastic, invariants_elsewhere
+from attacks.lattice import read_whole_numbers, same_rows, share_fit
 from vflaudit.core.dataset import Array, Column
 from vflaudit.core.games import RowGuess
 from vflaudit.core.randomness import stream
@@ -25,11 +26,14 @@ MISFIT = 9.0  # mean squared deviation of category shares above which it is anot
 
 
 class FrequencyAnalysis(FeatureAttack):
-    """Name one-hot categories behind a linear map by their frequencies among other people, checked by their sums.
+    """Name categories and whole numbers behind a linear map by their frequencies among other people.
+
+    One-hot columns are checked by their sums: rows that the map shows as a sum of others must be one.
 
     Numeric columns beside the categories are first projected out: differences of rows that share all categories lie in
     the span of the numeric columns' images, which random sampling of rows finds if a combination is common enough.
-    Numeric columns themselves are guessed from the categories. Where categories cannot be told apart, the guess is
+    Numeric columns themselves are guessed from the categories. A party that has whole numbers only is read through the
+    lattice of its rows (`attacks/lattice.py`). Where categories cannot be told apart, the guess is
     their posterior mean; where the frequencies do not fit the population at all, it is the population's mean.
     """
 
@@ -62,7 +66,8 @@ class FrequencyAnalysis(FeatureAttack):
         people, groups = pool.features[party], one_hot_groups(view.spec.columns[party])
         mean = np.tile(people.mean(axis=0), (len(sent), 1))
         if not groups:
-            return mean, {"verified": False, "result": "no one-hot columns"}
+            whole, told = read_whole_numbers(sent, people, stream(seed, "attack", self.name, party))
+            return (mean if whole is None else whole), told
         hot = np.concatenate(groups)
         numeric = np.setdiff1d(np.arange(people.shape[1]), hot)
         rng = stream(seed, "attack", self.name, party)
@@ -102,28 +107,6 @@ def one_hot_groups(columns: tuple[Column, ...]) -> list[Array]:
         if column.kind == "indicator" and column.group is not None:
             found.setdefault(column.group, []).append(position)
     return [np.array(group) for group in found.values()]
-
-
-def same_rows(values: Array, rng: np.random.Generator, tolerance: float = 1e-5) -> tuple[Array, Array, Array]:
-    """Which distinct row each row is, the distinct rows (most frequent first), their counts; up to float32 rounding.
-
-    Rows are the same if three random projections of them lie in the same run of values without a gap.
-    """
-    runs = []
-    for direction in rng.standard_normal((3, values.shape[1])):
-        line = values @ direction
-        order = np.argsort(line, kind="stable")
-        scale = np.abs(values).max() * np.linalg.norm(direction)
-        run = np.empty(len(line), dtype=np.int64)
-        run[order] = np.concatenate([[0], np.cumsum(np.diff(line[order]) > tolerance * scale)])
-        runs.append(run)
-    _, first, where, counts = np.unique(
-        np.stack(runs, axis=1), axis=0, return_index=True, return_inverse=True, return_counts=True
-    )
-    order = np.argsort(-counts, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[where.ravel()], values[first[order]], counts[order]
 
 
 def without_directions(values: Array, count: int, trials: int, rng: np.random.Generator) -> Array | None:
@@ -173,7 +156,7 @@ def match(rows: Array, counts: Array, codes: Array, widths: list[int], beam: int
     seen, seen_counts = _combinations(codes, widths)
     hot = np.hstack([np.eye(width)[seen[:, at]] for at, width in enumerate(widths)])
     table = {tuple(row): int(count) for row, count in zip(seen.tolist(), seen_counts, strict=True)}
-    fit = _fit(counts[:, None], counts.sum(), seen_counts[None], len(codes))
+    fit = share_fit(counts[:, None], counts.sum(), seen_counts[None], len(codes))
     order = _order(points, rank, limit=max(4 * rank, 60))
     paths, placed = (np.zeros((1, 0, sum(widths))), np.zeros(1)), list[int]()
     for row, weights in order:
@@ -208,12 +191,6 @@ def _combinations(codes: Array, widths: list[int]) -> tuple[Array, Array]:
     found = np.zeros(len(every), dtype=np.int64)
     found[np.ravel_multi_index(tuple(seen.T), tuple(widths))] = counts
     return every, found
-
-
-def _fit(count: Array, total: int, other: Array, other_total: int) -> Array:
-    """Log-likelihood that two counts are of one share, with the variance-stabilising root."""
-    gap = np.arcsin(np.sqrt(count / total)) - np.arcsin(np.sqrt(other / other_total))
-    return -2 * gap**2 / (1 / total + 1 / other_total)
 
 
 def _order(points: Array, rank: int, limit: int) -> list[tuple[int, Array | None]]:
@@ -282,7 +259,7 @@ def _check(
     parts = np.split(images[kept], np.cumsum(widths)[:-1], axis=1)
     codes = np.stack([part.argmax(axis=1) for part in parts], axis=1)
     others = np.array([table.get(tuple(row), 0) for row in codes.tolist()], dtype=np.float64)
-    return (paths[0][kept], paths[1][kept] + _fit(np.array(sizes[0]), sizes[1], others, sizes[2]))
+    return (paths[0][kept], paths[1][kept] + share_fit(np.array(sizes[0]), sizes[1], others, sizes[2]))
 
 
 def name_groups(
@@ -305,7 +282,7 @@ def name_groups(
             fit = np.asarray(fit) / len(others)
         else:
             counts = np.bincount(decoded[:, at], minlength=width), np.bincount(codes[:, at], minlength=width)
-            fit = _fit(counts[0][:, None], len(decoded), counts[1][None], len(codes))
+            fit = share_fit(counts[0][:, None], len(decoded), counts[1][None], len(codes))
         if marks is not None:
             fit = fit + _mark_fit(marks, decoded[:, at], codes[:, at], width)
         chances[at] = doubly_stochastic(fit)
@@ -313,7 +290,7 @@ def name_groups(
     misfits, sure = [], []
     for at, width in enumerate(widths):
         counts = np.bincount(named[:, at], minlength=width), np.bincount(codes[:, at], minlength=width)
-        misfits.append(-2 * _fit(counts[0], len(named), counts[1], len(codes)).mean())
+        misfits.append(-2 * share_fit(counts[0], len(named), counts[1], len(codes)).mean())
         sure.append(float((chances[at].max(axis=1) > 0.95)[decoded[:, at]].mean()))
     return chances, float(max(misfits)), float(min(sure))
 
@@ -323,7 +300,7 @@ def _joint(mine: Array, named: Array, codes: Array, width: int, other: int) -> A
     counts, others = np.zeros((width, other)), np.zeros((width, other))
     np.add.at(counts, (mine, named), 1)
     np.add.at(others, (codes[:, 0], codes[:, 1]), 1)
-    return _fit(counts[:, None], len(mine), others[None], len(codes)).sum(axis=2)
+    return share_fit(counts[:, None], len(mine), others[None], len(codes)).sum(axis=2)
 
 
 def _mark_fit(marks: tuple[Array, Array], mine: Array, theirs: Array, width: int) -> Array:

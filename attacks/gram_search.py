@@ -59,13 +59,17 @@ def second_moment(values: Array) -> Array:
     return sum((block.T @ block for block in blocks(values)), np.zeros((values.shape[1],) * 2)) / len(values)
 
 
+def generic(width: int) -> Array:
+    """A direction to which nothing is orthogonal but by chance."""
+    return np.cos(np.arange(1, width + 1) ** 1.5)
+
+
 def groups(rows: Array, tolerance: float) -> tuple[Array, Array]:
     """The first of each group of rows that are equal up to `tolerance`, and how many the group has.
 
     Equal rows are neighbours in the order of a generic projection; only neighbours are compared.
     """
-    direction = np.cos(np.arange(1, rows.shape[1] + 1) ** 1.5)
-    order = np.argsort(rows @ direction, kind="stable")
+    order = np.argsort(rows @ generic(rows.shape[1]), kind="stable")
     new = np.ones(len(rows), dtype=bool)
     for start in range(1, len(rows), 50_000):
         at = order[start - 1 : start + 50_000]
@@ -262,10 +266,23 @@ def plan(evidence: Evidence, steps: int) -> list[Step]:
     return made
 
 
-def search(evidence: Evidence, steps: list[Step], beam: int) -> Tuples:
+class Budget:
+    """Multiplications that searches may still do. Counted and not timed, so that results do not depend on the clock."""
+
+    def __init__(self, multiplications: float) -> None:
+        self.left = multiplications
+
+    def spend(self, multiplications: float) -> bool:
+        """Whether that much was left."""
+        self.left -= multiplications
+        return self.left >= 0
+
+
+def search(evidence: Evidence, steps: list[Step], beam: int, budget: Budget) -> Tuples:
     """Place known rows one by one, keeping the most likely tuples of table rows, at most `beam`.
 
-    A tuple that fits much worse than the truth would is dropped; when none is left, the known rows are not there.
+    A tuple that fits much worse than the truth would is dropped; when none is left, the known rows are not there. When
+    the budget runs out, nothing is found either.
     """
     lengths = np.einsum("ij,ij->i", evidence.table, evidence.table)
     order = np.argsort(lengths, kind="stable")
@@ -275,7 +292,7 @@ def search(evidence: Evidence, steps: list[Step], beam: int) -> Tuples:
     for step in steps:
         terms += basis.shape[1] + int(step.aside_deviation > 0)
         limit = GENEROUS * terms + SLACK
-        parents, children, misfit = _expand(step, table, lengths, rows, misfit, basis, beam, limit)
+        parents, children, misfit = _expand(step, table, lengths, rows, misfit, basis, beam, limit, budget)
         full |= len(parents) == beam
         rows, basis = np.column_stack([rows[parents], children]), basis[parents]
         if step.aside > 0:
@@ -288,7 +305,15 @@ def search(evidence: Evidence, steps: list[Step], beam: int) -> Tuples:
 
 
 def _expand(
-    step: Step, table: Array, lengths: Array, rows: Array, misfit: Array, basis: Array, beam: int, limit: float
+    step: Step,
+    table: Array,
+    lengths: Array,
+    rows: Array,
+    misfit: Array,
+    basis: Array,
+    beam: int,
+    limit: float,
+    budget: Budget,
 ) -> tuple[Array, Array, Array]:
     """The best (tuple, next row) pairs below the limit, best first: parents, children and misfits.
 
@@ -305,6 +330,8 @@ def _expand(
             size = max(1, len(part) // 2)
             continue
         start, size = start + len(part), BLOCK
+        if not budget.spend((high - low) * len(part) * max(1, basis.shape[1]) * table.shape[1]):
+            return parents[:0], children[:0], found[:0]
         total = _block(step, table[low:high], lengths[low:high], wanted[part], basis[part]) + misfit[part, None]
         for used in rows[part].T:
             inside = (used >= low) & (used < high)

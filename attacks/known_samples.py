@@ -7,10 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from attacks import signs
 from attacks.base import KNOWN_PAIRS, FeatureAttack, Requirement
+from attacks.few_rows import Columns, best_map, shrunk_moment
 from vflaudit.core.baseline import known_mean
 from vflaudit.core.dataset import Array
 from vflaudit.core.games import RowGuess
+from vflaudit.core.randomness import stream
 from vflaudit.core.view import Embedding, View
 
 CONVINCING = 0.05  # relative error of left-out rows below which a lower rank is believed
@@ -20,38 +23,61 @@ NO_SIGNAL = 0.9  # relative error above which left-out rows are as good as unpre
 class KnownSampleReconstruction(FeatureAttack):
     """Solve features = messages x R by least squares from known rows (RAP case 3): exact for linear targets.
 
-    With fewer rows than unknowns the solution of least norm is taken. The result is called verified only if every
-    known row is reproduced from the others: that needs more rows than unknowns, and cannot happen by chance.
+    With fewer rows than unknowns the solution of least norm is taken, or, if the matrix is RAP's, the mean of all
+    solutions by how well they agree with the second moments of the columns (told, or estimated from known people). A
+    known mean is then one more equation. People who are known as a group by their mean are one equation together.
+    Random signs of rows are solved for. The result is called verified only if every known row is reproduced from the
+    others: that needs more rows than unknowns, and cannot happen by chance.
     """
 
     name: ClassVar[str] = "known-sample-reconstruction"
     requires: ClassVar[tuple[Requirement, ...]] = (KNOWN_PAIRS,)
     intercept: bool | None = Field(None, description="fit a constant too; none: whatever predicts left-out rows better")
     tolerance: float = Field(1e-3, gt=0, description="relative error of left-out known rows that counts as verified")
+    moments: bool = Field(True, description="use second moments if rows are too few")
 
     def attack(self, view: View, seed: int) -> dict[str, Any]:
-        samples = view.knowledge.samples
-        assert samples is not None and samples.handles is not None
         features: dict[str, RowGuess] = {}
         errors: dict[str, float] = {}
+        methods: dict[str, str] = {}
         for party in self.victims(view):
-            sent = view.sent_by(party)
-            usable = np.isin(samples.handles, sent.rows)
-            handles, targets = samples.handles[usable], samples.features[party][usable]
-            constants = [False, True] if self.intercept is None else [self.intercept]
-            best: tuple[Array | None, float] = (None, np.inf)
-            guess = np.zeros(0)
-            for coordinates in (evened(sent), sent) if len(handles) >= 4 else (evened(sent),):
-                for constant in constants:
-                    found = solve(_with(coordinates.at(handles), constant), targets)
-                    if guess.size and not found[1] < best[1]:
-                        continue
-                    best = found
-                    guess = self._values(view, party, _with(coordinates.values, constant), found[0], targets)
-            errors[party] = best[1]
-            features[party] = RowGuess(sent.rows, guess)
-        verified = bool(errors) and max(errors.values()) < self.tolerance
-        return {"features": features, "verified": verified, "notes": {"left_out_relative_error": errors}}
+            sent, pairs = view.sent_by(party), equations(view, party)
+            values, errors[party], methods[party] = self._solve(view, party, sent, pairs, seed)
+            features[party] = RowGuess(sent.rows, values)
+        verified = bool(errors) and max(errors.values()) < self.tolerance and not signs.turned(view)
+        return {
+            "features": features,
+            "verified": verified,
+            "notes": {"left_out_relative_error": errors, "method": methods},
+        }
+
+    def _solve(
+        self, view: View, party: str, sent: Embedding, pairs: tuple[Array, Array], seed: int
+    ) -> tuple[Array, float, str]:
+        """Guessed values for all rows, the error of left-out known rows, and how."""
+        x, targets = pairs
+        linear, width = linear_rap(view, party), sent.values.shape[1]
+        constants = [self.intercept] if self.intercept is not None else [False] if linear else [False, True]
+        even = evened(sent)
+        best: tuple[Array | None, float] = (None, np.inf)
+        guess = np.zeros(0)
+        for forward in (even, np.eye(width)) if len(x) >= 4 else (even,):
+            for constant in constants:
+                solved = solve(_with(x @ forward, constant), targets)
+                if guess.size and not solved[1] < best[1]:
+                    continue
+                best = solved
+                guess = self._values(view, party, _with(sent.values @ forward, constant), solved[0], targets)
+        # with two more rows than columns, known rows predict each other
+        if linear and (len(x) <= width or (best[1] > CONVINCING and len(x) < width + 2)):
+            known = known_columns(view, party, self.moments)
+            found = best_map(view.table_of(party).values, x, targets, known, stream(seed, "attack", self.name, party))
+            if found is not None:
+                how = "least norm" if known.moment is None else f"{'exact' if known.exact else 'estimated'} moments"
+                return sent.values @ found, best[1], how
+        if signs.turned(view) and best[0] is not None:
+            return signs.upright(guess, people(view, party), seed), best[1], "solved up to signs"
+        return guess, best[1], "mean" if best[0] is None else "least squares"
 
     def _values(self, view: View, party: str, sent: Array, solution: Array | None, targets: Array) -> Array:
         """The mapped table, or the mean where there is no map."""
@@ -61,8 +87,65 @@ class KnownSampleReconstruction(FeatureAttack):
         return np.tile(targets.mean(axis=0) if mean is None else mean, (len(sent), 1))
 
 
-def evened(sent: Embedding) -> Embedding:
-    """Messages in coordinates where all directions vary alike, so that the private matrix no longer matters.
+def equations(view: View, party: str) -> tuple[Array, Array]:
+    """Pairs of a message and the features behind it, from known rows.
+
+    People with equal values are one pair, of the mean of their messages: if they are alike, their messages are too; if
+    they are known as a group, by their mean, only the means belong together. With random signs that holds for single
+    rows alone, and signs are solved first.
+    """
+    samples, sent = view.knowledge.samples, view.sent_by(party)
+    assert samples is not None and samples.handles is not None
+    usable = np.isin(samples.handles, sent.rows)
+    x, y = sent.at(samples.handles[usable]), samples.features[party][usable]
+    if signs.turned(view):
+        found = signs.find_signs(x, y)
+        return (x if found is None else x * found[:, None]), y
+    return merged(x, y)
+
+
+def merged(x: Array, y: Array) -> tuple[Array, Array]:
+    """One pair for all that have the same y, with the mean of their x, in the order of their first."""
+    _, first, number = np.unique(y, axis=0, return_index=True, return_inverse=True)
+    sums = np.zeros((len(first), x.shape[1]))
+    np.add.at(sums, number.ravel(), x)
+    order = np.argsort(first)
+    return (sums / np.bincount(number.ravel())[:, None])[order], y[first[order]]
+
+
+def linear_rap(view: View, party: str) -> bool:
+    """Whether the party's table is its columns times RAP's Gaussian matrix, and nothing else was done to it."""
+    spec, columns = view.spec, view.spec.columns[party]
+    shuffle_only = all(defense["name"] == "secure-shuffle" for defense in spec.parameters.get("defenses", ()))
+    alone = len(columns) == 1 and columns[0].kind == "numeric"  # with a pseudo feature
+    return spec.parameters.get("like", spec.protocol) == "rap" and shuffle_only and not alone
+
+
+def known_columns(view: View, party: str, moments: bool) -> Columns:
+    """Mean and second moment of a party's columns: told, public, or estimated from all known people."""
+    rows, mean = people(view, party), known_mean(view, party)
+    middle = rows.mean(axis=0)
+    spread, size = rows.var(axis=0).sum(), (rows**2).mean(axis=0).sum()
+    error = 0.0 if mean is not None else float(spread / max(size, 1e-300)) / len(rows)
+    mean = middle if mean is None else mean
+    told, public = view.knowledge.second_moments.get(party), view.spec.standardised
+    if not moments or (told is None and not public and len(rows) < 2 * len(mean)):
+        return Columns(mean, error, None, False)  # too few people to know even deviations
+    if told is not None:
+        return Columns(mean, error, told, True)
+    numeric = np.array([column.kind == "numeric" for column in view.spec.columns[party]])
+    deviation = np.where(numeric, 1.0, rows.std(axis=0)) if public else None
+    return Columns(mean, error, shrunk_moment(rows, mean, deviation), False)
+
+
+def people(view: View, party: str) -> Array:
+    """All rows of the population that the adversary knows, wherever they stand."""
+    known = (view.knowledge.samples, view.knowledge.distribution)
+    return np.vstack([rows.features[party] for rows in known if rows is not None])
+
+
+def evened(sent: Embedding) -> Array:
+    """Coordinates (messages times this) in which all directions vary alike: the private matrix no longer matters.
 
     With fewer rows than unknowns the solution of least norm depends on the coordinates; in these it does not depend on
     the transformation. Directions a thousand times smaller than the largest may be rounding or drift and stay small.
@@ -71,7 +154,7 @@ def evened(sent: Embedding) -> Embedding:
     values = np.asarray(sent.values, dtype=np.float64)
     sizes, axes = np.linalg.eigh(values.T @ values / len(values))
     sizes = np.sqrt(np.maximum(sizes, 0.0))
-    return Embedding(sent.rows, values @ (axes / np.maximum(sizes, 1e-3 * max(sizes[-1], 1e-300))))
+    return axes / np.maximum(sizes, 1e-3 * max(sizes[-1], 1e-300))
 
 
 def _with(values: Array, intercept: bool) -> Array:

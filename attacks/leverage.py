@@ -10,6 +10,7 @@ from pydantic import Field
 from scipy.stats import chi2
 
 from attacks import gram_search as gram
+from attacks import signs
 from attacks.base import FeatureAttack, Requirement
 from attacks.gram_search import Evidence, Whitening, fit, left_out, nearest, second_moment
 from vflaudit.core.baseline import known_mean
@@ -45,6 +46,7 @@ class Tables:
     alone: Array  # whether the distinct row stands there once
     rounding: Array  # (rank, rank) covariance of the rounding on the wire, for a row of average size
     blur: Array  # deviation of the rounding of each distinct row in the worst direction
+    turned: bool = False  # rows have random signs: each distinct row stands here twice, as x and as -x
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,7 @@ class LeverageMatching(FeatureAttack):
     Otherwise the guess is the mean. One table in which people were found gives ids for all others.
 
     Measured with n = F + 4 on Gaussian data, F = 8: 2000 rows are mostly solved with 200 people to estimate S from,
-    20000 rows with 2000, but not with 200 (a beam of 60000 solved 2 of 8, in half a minute each). Noise of 1% in known
+    20000 rows with 2000, but not with 200 (a beam of 60000 solved 2 of 8, with work of 60). Noise of 1% in known
     values loses about a third, 5% everything. Raw units in float32 lose columns that are tiny beside others. One column
     behind a pseudo feature has no such invariant.
     """
@@ -83,6 +85,9 @@ class LeverageMatching(FeatureAttack):
     games: ClassVar[tuple[str, ...]] = ("reconstruction", "reidentification")
     requires: ClassVar[tuple[Requirement, ...]] = (KNOWN_ROWS,)
     beam: int = Field(20_000, ge=1, description="most tuples that the search keeps at a time")
+    work: float = Field(
+        10.0, gt=0, description="billions of multiplications, about as many seconds, that a search may take per table"
+    )
     noise: tuple[float, ...] = Field(
         (0.0, 0.001, 0.01),
         min_length=1,
@@ -92,19 +97,20 @@ class LeverageMatching(FeatureAttack):
 
     def attack(self, view: View, seed: int) -> dict[str, Any]:
         victims = self.victims(view)
-        tables = {party: read(view.table_of(party)) for party in victims}
+        turned = signs.turned(view)
+        tables = {party: read(view.table_of(party), turned) for party in victims}
         matches = {party: self.match(view, party, tables[party], seed) for party in victims}
         if not any(match.verified for match in matches.values()):
             # other honest parties' tables are asked only for the ids they may give away
             for party in (party for party in view.victims if party not in victims and has_table(view, party)):
-                tables[party] = read(view.table_of(party))
+                tables[party] = read(view.table_of(party), turned)
                 matches[party] = self.match(view, party, tables[party], seed)
                 if matches[party].verified:
                     break
         for party in victims:
             if not matches[party].verified:
                 matches[party] = self.borrow(view, party, tables, matches)
-        features = {party: self.reconstruct(view, party, tables[party], matches[party]) for party in victims}
+        features = {party: self.reconstruct(view, party, tables[party], matches[party], seed) for party in victims}
         notes = {
             "method": {party: matches[party].method if matches[party].convincing else "none" for party in victims},
             "matched": {party: int((matches[party].placed >= 0).sum()) for party in victims},
@@ -116,16 +122,18 @@ class LeverageMatching(FeatureAttack):
             },
         }
         guess: dict[str, Any] = {"features": features, "notes": notes}
-        # people may be found beyond doubt who do not span the table: then part of it is still unknown
+        # people may be found beyond doubt who do not span the table: then part of it is still unknown, as are the
+        # signs of all other rows where signs are random
         guess["verified"] = all(
             matches[party].verified
-            and (view.challenge is not None or matches[party].rank == tables[party].whitening.rank)
+            and (view.challenge is not None or (matches[party].rank == tables[party].whitening.rank and not turned))
             for party in victims
         )
         if view.challenge is not None:
             named = [party for party in victims if party in view.challenge.features]
-            if len(named) == 1 and not tables[named[0]].sent.shuffled:
+            if len(named) == 1:
                 guess["matches"] = self.name_rows(view, named[0], tables[named[0]], matches[named[0]])
+                guess["shuffled"] = tables[named[0]].sent.shuffled
         return guess
 
     def match(self, view: View, party: str, table: Tables, seed: int) -> Match:
@@ -134,12 +142,12 @@ class LeverageMatching(FeatureAttack):
         handles = None if view.knowledge.samples is None else view.knowledge.samples.handles
         if handles is not None and not table.sent.shuffled:
             placed = np.full(len(known), -1)
-            placed[: len(handles)] = positions(table, handles)
+            placed[: len(handles)] = positions(table, handles, known[: len(handles)])
             return self.verify(known, table, placed, "ids")
         best = Match(np.full(len(known), -1), "none")
         if not len(known):
             return best
-        told = party in view.knowledge.second_moments
+        told, budget = party in view.knowledge.second_moments, gram.Budget(self.work * 1e9)
         for noise, caution in [(noise, 1.0) for noise in self.noise] if told else self.cautious():
             evidence = gather(view, party, table, noise, seed)
             if evidence is None:
@@ -147,9 +155,9 @@ class LeverageMatching(FeatureAttack):
             evidence = replace(evidence, spread=evidence.spread * caution)
             for beam in dict.fromkeys((max(1, self.beam // 10), self.beam)):
                 steps = gram.plan(evidence, table.whitening.rank + SPARE)
-                found = gram.search(evidence, steps, beam)
-                best = max(best, self.judge(known, table, evidence, found, beam, seed), key=_quality)
-                if best.convincing:
+                found = gram.search(evidence, steps, beam, budget)
+                best = max(best, self.judge(known, table, evidence, found, (beam, budget), seed), key=_quality)
+                if best.convincing or budget.left < 0:
                     return best
                 if not found.full:
                     break
@@ -160,7 +168,15 @@ class LeverageMatching(FeatureAttack):
         least, most = min(self.noise), max(self.noise)
         return [(least, 1.0), (least, CAUTION), *([(most, CAUTION)] if most > least else [])]
 
-    def judge(self, known: Array, table: Tables, evidence: Evidence, found: gram.Tuples, beam: int, seed: int) -> Match:
+    def judge(
+        self,
+        known: Array,
+        table: Tables,
+        evidence: Evidence,
+        found: gram.Tuples,
+        limits: tuple[int, gram.Budget],
+        seed: int,
+    ) -> Match:
         """The best tuple that was found, refined and verified; not convincing if made-up people fit as well."""
         method = "estimated moments" if evidence.spread else "exact moments"
         best = Match(np.full(len(known), -1), "none")
@@ -179,8 +195,8 @@ class LeverageMatching(FeatureAttack):
             shape = evidence.known.shape
             fake = rng.standard_normal(shape) if crowd is None else rng.permutation(crowd)[: shape[0]]
             twin = replace(evidence, known=fake)  # as large as the real ones, which is how coarse they are taken to be
-            other = gram.search(twin, gram.plan(twin, len(found.known)), beam)
-            if len(other.rows) and other.misfit[0] < found.misfit[0] + MARGIN:
+            other = gram.search(twin, gram.plan(twin, len(found.known)), *limits)
+            if limits[1].left < 0 or (len(other.rows) and other.misfit[0] < found.misfit[0] + MARGIN):
                 return best
         return replace(best, convincing=bool((best.placed >= 0).any()))
 
@@ -195,14 +211,16 @@ class LeverageMatching(FeatureAttack):
             count = len(samples.features[party])
             placed, spot = np.full(len(known_rows(view, party)), -1), match.placed[:count]
             sure = (spot >= 0) & theirs.alone[spot]
-            placed[:count][sure] = positions(mine, mine.sent.rows[theirs.place[spot[sure]]])
-            found = self.verify(known_rows(view, party), mine, placed, f"ids from the table of {other}")
+            known = known_rows(view, party)
+            placed[:count][sure] = positions(mine, mine.sent.rows[theirs.place[spot[sure]]], known[:count][sure])
+            found = self.verify(known, mine, placed, f"ids from the table of {other}")
             return max(matches[party], found, key=lambda match: (match.convincing, (match.placed >= 0).sum()))
         return matches[party]
 
     def verify(self, known: Array, table: Tables, placed: Array, method: str) -> Match:
         """Whether left-out known rows are predicted next to one table row and far from all others."""
-        at = np.flatnonzero(placed >= 0)
+        once = np.sort(np.unique(known, axis=0, return_index=True)[1])  # equal rows would predict each other
+        at = once[placed[once] >= 0]
         match = Match(placed, method, convincing=method.startswith("ids"))
         if not len(at):
             return match
@@ -215,17 +233,17 @@ class LeverageMatching(FeatureAttack):
         relative = float(np.linalg.norm(near) / (np.linalg.norm(centred[proven]) or 1.0))
         mapped = table.distinct @ fit(there, scaled[at], blur)
         far = nearest(scaled[at][proven], mapped, excluding=placed[at][proven])[1]
-        ratio = np.ones(len(known) - len(at) + len(near))  # a known row that was not found speaks against the rest
+        ratio = np.ones(len(once) - len(at) + len(near))  # a known row that was not found speaks against the rest
         ratio[: len(near)] = np.clip(near / np.maximum(far, 1e-300), 1e-12, 1.0)
         # for somebody who is not in the table, neighbours are random and ratio^dimension is uniform; only `spare`
         # residuals are free, the others follow from them
         surprise = float(chi2.sf(-2 * spare * gram.dimension(mapped) * np.log(ratio).mean(), 2 * spare))
         # a direction that no known row shows, as a rare category, stays unknown: what is solved is then only a part
         whole = rank >= min(table.whitening.rank, known.shape[1])
-        sure = whole and spare >= 2 and surprise < CHANCE and relative < self.tolerance and len(at) >= len(known) / 2
+        sure = whole and spare >= 2 and surprise < CHANCE and relative < self.tolerance and len(at) >= len(once) / 2
         return replace(match, error=relative, verified=sure, convincing=match.convincing or sure)
 
-    def reconstruct(self, view: View, party: str, table: Tables, match: Match) -> RowGuess:
+    def reconstruct(self, view: View, party: str, table: Tables, match: Match, seed: int) -> RowGuess:
         """The whole table by least squares (of least norm if there are too few rows), or the mean."""
         known, at, sent = known_rows(view, party), np.flatnonzero(match.placed >= 0), table.sent
         if not match.convincing or not len(at):
@@ -236,7 +254,12 @@ class LeverageMatching(FeatureAttack):
             return RowGuess(sent.rows, np.tile(mean, (len(sent.rows), 1)), sent.shuffled)
         scale, spot = _scale(known), match.placed[at]
         back = table.whitening.forward @ fit(table.distinct[spot], known[at] / scale, table.blur[spot]) * scale
-        return RowGuess(sent.rows, np.vstack([block @ back for block in gram.blocks(sent.values)]), sent.shuffled)
+        values = np.vstack([block @ back for block in gram.blocks(sent.values)])
+        if table.turned:
+            others = view.knowledge.distribution
+            examples = known if others is None else np.vstack([known, others.features[party]])
+            values = signs.upright(values, examples, seed)
+        return RowGuess(sent.rows, values, sent.shuffled)
 
     def name_rows(self, view: View, party: str, table: Tables, match: Match) -> Array:
         """A table row for each candidate of the game: where the map puts it, or the nearest leverage without a map."""
@@ -282,8 +305,8 @@ def known_rows(view: View, party: str) -> Array:
     return np.vstack(parts).astype(np.float64)
 
 
-def read(sent: SentTable) -> Tables:
-    """Whiten a table and group its equal rows, in blocks."""
+def read(sent: SentTable, turned: bool = False) -> Tables:
+    """Whiten a table and group its equal rows, in blocks; with random signs, rows that are equal up to sign."""
     values = sent.values.reshape(len(sent.values), -1)
     precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 2.0**-52
     moment = second_moment(values)
@@ -292,17 +315,24 @@ def read(sent: SentTable) -> Tables:
     # rounding errs by up to half a unit, evenly: precision^2 / 12; doubled, since large values round more coarsely
     rounding = (whitening.forward.T * np.diag(moment)) @ whitening.forward * precision**2 / 6
     rounding += np.eye(whitening.rank) * 1e-18
+    if turned:
+        white = white * np.where(white @ gram.generic(whitening.rank) < 0, -1.0, 1.0)[:, None]
     place, counts = gram.groups(white, EQUAL)  # equal people are rounded alike
     size = (values[place].astype(np.float64) ** 2).sum(axis=1) / np.trace(moment)
-    blur = np.sqrt(np.linalg.norm(rounding, 2) * size)
-    return Tables(replace(sent, values=values), whitening, white[place], place, counts == 1, rounding, blur)
+    blur, distinct, alone = np.sqrt(np.linalg.norm(rounding, 2) * size), white[place], counts == 1
+    if turned:
+        distinct, place, alone, blur = np.vstack([distinct, -distinct]), *(np.tile(a, 2) for a in (place, alone, blur))
+    return Tables(replace(sent, values=values), whitening, distinct, place, alone, rounding, blur, turned)
 
 
-def positions(table: Tables, handles: Array) -> Array:
-    """The distinct row of each handle (-1: not sent)."""
+def positions(table: Tables, handles: Array, known: Array) -> Array:
+    """The distinct row of each handle (-1: not sent), with the sign that goes with the known values."""
     order = np.argsort(table.sent.rows, kind="stable")
     spot = order[np.searchsorted(table.sent.rows, handles, sorter=order).clip(max=len(order) - 1)]
     white = table.sent.values[spot].astype(np.float64) @ table.whitening.forward
+    if table.turned and len(handles):
+        found = signs.find_signs(white, known)
+        white = white if found is None else white * found[:, None]
     return np.where(table.sent.rows[spot] == handles, nearest(white, table.distinct)[0], -1)
 
 

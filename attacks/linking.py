@@ -9,7 +9,7 @@ from pydantic import Field
 from scipy.spatial import cKDTree
 
 from attacks.base import KNOWN_PAIRS, FeatureAttack, Requirement
-from attacks.known_samples import solve
+from attacks.known_samples import merged, solve
 from vflaudit.core.baseline import known_mean
 from vflaudit.core.dataset import Array
 from vflaudit.core.games import RowGuess
@@ -17,8 +17,9 @@ from vflaudit.core.view import View
 from vflaudit.errors import InputError
 
 
-def colluder(view: View) -> str | None:
-    """A corrupted client that knows its matrix and whose own columns came out of a shuffle."""
+def colluders(view: View) -> list[str]:
+    """Corrupted clients that know their matrix and whose own columns came out of a shuffle."""
+    found = []
     for party, state in view.states.items():
         if state.features is None or "matrix" not in state.parameters:
             continue
@@ -27,14 +28,14 @@ def colluder(view: View) -> str | None:
         except InputError:
             continue
         if table.shuffled:
-            return party
-    return None
+            found.append(party)
+    return found
 
 
 COLLUDER = Requirement(
     "the receiver of a shuffled table together with a client in it that knows its own matrix "
     "(--corrupts server --corrupts client2 --defense secure-shuffle)",
-    lambda view: colluder(view) is not None,
+    lambda view: bool(colluders(view)),
 )
 
 
@@ -44,9 +45,8 @@ class ColluderLinking(FeatureAttack):
     RAP proposes a secure shuffle so that 'the ID information is hidden from the server even though it may collude with
     some clients'. But the shuffled table has the colluder's columns, times a matrix that the colluder knows: undoing it
     shows which position has which of its own rows. Rows that are unique in its columns link; equal ones (categories)
-    do not, and that is all that protects. Linked positions give ids to the victim's rows at the same positions.
-
-    Several colluders are not joined: the first one links, though together fewer rows would be equal.
+    do not, and that is all that protects. Linked positions give ids to the victim's rows at the same positions. Several
+    colluders join their columns, which makes fewer rows equal.
     """
 
     name: ClassVar[str] = "colluder-linking"
@@ -54,10 +54,10 @@ class ColluderLinking(FeatureAttack):
     tolerance: float = Field(1e-3, gt=0, description="relative error of left-out known rows that counts as verified")
 
     def attack(self, view: View, seed: int) -> dict[str, Any]:
-        party = colluder(view)
+        parties = colluders(view)
         samples = view.knowledge.samples
-        assert party is not None and samples is not None and samples.handles is not None
-        handles, places = links(view, party)
+        assert parties and samples is not None and samples.handles is not None
+        handles, places = links(view, parties)
         where = np.full(view.spec.rows, -1)
         where[handles] = places
         features: dict[str, RowGuess] = {}
@@ -67,8 +67,7 @@ class ColluderLinking(FeatureAttack):
             table = view.table_of(victim)
             values = table.values.astype(np.float64).reshape(len(table.values), -1)
             at = where[samples.handles]
-            targets = samples.features[victim][at >= 0]
-            linked = values[at[at >= 0]]
+            linked, targets = merged(values[at[at >= 0]], samples.features[victim][at >= 0])
             solution, errors[victim] = solve(linked, targets) if len(linked) else (None, np.inf)
             # equal rows predict each other: only rows that span the table, and two more, prove anything
             spanned &= len(linked) >= (rank := _rank(values)) + 2 and _rank(linked) == rank
@@ -79,8 +78,8 @@ class ColluderLinking(FeatureAttack):
                 made = values @ solution
             features[victim] = RowGuess(table.rows, made, table.shuffled)
         notes = {
-            "colluder": party,
-            "unique_link_rate": len(handles) / len(view.table_of(party).values),
+            "colluders": parties,
+            "unique_link_rate": len(handles) / len(view.table_of(parties[0]).values),
             "known_rows_linked": int((where[samples.handles] >= 0).sum()),
             "left_out_relative_error": {victim: e if np.isfinite(e) else None for victim, e in errors.items()},
         }
@@ -92,29 +91,44 @@ def _rank(values: Array) -> int:
     return int(np.linalg.matrix_rank(values.T @ values / max(1, len(values)), rtol=1e-11, hermitian=True))
 
 
-def links(view: View, party: str) -> tuple[Array, Array]:
-    """Handles of the colluder's rows that stand at exactly one position, and these positions.
+def links(view: View, parties: list[str]) -> tuple[Array, Array]:
+    """Handles of the colluders' rows that stand at exactly one position, and these positions.
 
-    Rows that the colluder sent outside the shuffle, as at serving, are not looked for: it knows they are not in it.
+    Rows that a colluder sent outside the shuffle, as at serving, are not looked for: it knows they are not in it.
     """
-    state, table = view.states[party], view.table_of(party)
-    assert state.features is not None and state.present is not None
-    mine = state.present.copy()
-    for message in view.transcript.select(sender=party, kind="features"):
-        if message.rows is not None:
-            mine[message.rows] = False
+    mine = np.ones(view.spec.rows, dtype=bool)
+    for party in parties:
+        present = view.states[party].present
+        assert present is not None
+        mine &= present
+        for message in view.transcript.select(sender=party, kind="features"):
+            if message.rows is not None:
+                mine[message.rows] = False
     handles = np.flatnonzero(mine)
-    own, undo = state.features[handles], np.linalg.inv(state.parameters["matrix"])
-    sent = table.values.astype(np.float64)
-    precision = float(np.finfo(table.values.dtype).eps)
-    # what rounding on the wire can do to each column; a pseudo feature, if any, stands behind the real one
-    error = 2 * precision * (np.abs(sent).max(axis=0, initial=0.0) @ np.abs(undo))[: own.shape[1]] + 1e-12
-    found, wanted = (sent @ undo)[:, : own.shape[1]] / error, own / error
+    found, wanted = (
+        np.hstack(side) for side in zip(*(_columns(view, party, handles) for party in parties), strict=True)
+    )
     position = _only(cKDTree(found), wanted)
     back = _only(cKDTree(wanted), found)
     row = np.flatnonzero(position >= 0)
     row = row[back[position[row]] == row]
     return handles[row], position[row]
+
+
+def _columns(view: View, party: str, handles: Array) -> tuple[Array, Array]:
+    """A colluder's columns out of the shuffle, with its matrix undone, and as it holds them, in units of rounding."""
+    state, table = view.states[party], view.table_of(party)
+    assert state.features is not None
+    own, matrix = state.features[handles], state.parameters["matrix"]
+    sent = table.values.astype(np.float64)
+    precision = float(np.finfo(table.values.dtype).eps)
+    if sent.shape[1] < len(matrix):  # not all of the projection was sent: it cannot be undone, but done again
+        error = 2 * precision * np.abs(sent).max(axis=0, initial=0.0) + 1e-12
+        return sent / error, own @ matrix[: own.shape[1], : sent.shape[1]] / error
+    undo = np.linalg.inv(matrix)
+    # what rounding on the wire can do to each column; a pseudo feature, if any, stands behind the real one
+    error = 2 * precision * (np.abs(sent).max(axis=0, initial=0.0) @ np.abs(undo))[: own.shape[1]] + 1e-12
+    return (sent @ undo)[:, : own.shape[1]] / error, own / error
 
 
 def _only(tree: cKDTree, points: Array) -> Array:

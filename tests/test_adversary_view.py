@@ -37,6 +37,14 @@ SENTENCES = [
         Adversary({"server"}, [va.Moments(), va.LabeledSamples(40)]),
         "the server, knowing the first and second moments of every party's columns; the labels of 40 people",
     ),
+    (
+        Adversary({"server"}, [va.KnownSamples(30, noise=0.01)]),
+        "the server, knowing the rows of 30 people with noise of 0.01 deviations, not their ids",
+    ),
+    (
+        Adversary({"server"}, [va.KnownSamples(30, with_ids=True, k=5)]),
+        "the server, knowing the rows of 30 people averaged in groups of 5 or more and their ids",
+    ),
     (Adversary((), [va.ReleasedModel()]), "an outsider, knowing queries to the trained model"),
     (Adversary((), [va.ReleasedModel("white-box")]), "an outsider, knowing the trained model's parameters"),
 ]
@@ -50,6 +58,8 @@ def test_an_adversary_is_one_sentence(adversary: Adversary, sentence: str) -> No
 PARSED = [
     ("known-samples=30", va.KnownSamples(30)),
     ("known-samples=30,ids", va.KnownSamples(30, with_ids=True)),
+    ("known-samples=30,ids,noise=0.01", va.KnownSamples(30, with_ids=True, noise=0.01)),
+    ("known-samples=30,k=5,noise=1e-3", va.KnownSamples(30, noise=0.001, k=5)),
     ("means", va.FeatureMeans()),
     ("moments", va.Moments()),
     ("distribution=2000", va.DistributionSample(2000)),
@@ -80,6 +90,15 @@ def test_every_kind_of_knowledge_can_be_asked_for() -> None:
         ("known-samples=-3", "whole number"),
         ("known-samples=3.5", "whole number"),
         ("known-samples=30,id", "not 'id'"),
+        ("known-samples=30,ids=1", "not 'ids=1'"),
+        ("known-samples=30,noise", "not 'noise'"),
+        ("known-samples=30,noise=much", "'much' is not a number"),
+        ("known-samples=30,noise=-1", "0 or more"),
+        ("known-samples=30,noise=nan", "0 or more"),
+        ("known-samples=30,k=0", "1 to the 30"),
+        ("known-samples=30,k=31", "1 to the 30"),
+        ("known-samples=30,k=2.5", "'2.5' is not a number"),
+        ("known-samples=30,ids,ids", "given twice"),
         ("labels=4,ids", "without 'ids'"),
         ("distribution=many", "whole number"),
         ("means=3", "takes no value"),
@@ -130,6 +149,32 @@ def test_known_rows_are_true_rows_in_the_unit_of_the_protocol(short_run: Run) ->
     for party, rows in samples.features.items():
         np.testing.assert_array_equal(rows, short_run.data.blocks[party].values[samples.handles])
     assert np.isin(samples.handles, short_run.data.aligned("train")).all()
+
+
+def test_known_rows_may_be_noisy(short_run: Run) -> None:
+    exact, noisy = (
+        short_run.view(Adversary({"server"}, [va.KnownSamples(200, noise=noise)])).knowledge.samples
+        for noise in (0.0, 0.1)
+    )
+    assert exact is not None and noisy is not None
+    gap = noisy.features["client2"] - exact.features["client2"]
+    train = short_run.data.blocks["client2"].values[short_run.data.aligned("train")]
+    np.testing.assert_allclose(gap.std(axis=0), 0.1 * train.std(axis=0), rtol=0.25)
+    assert abs(np.corrcoef(gap[:, 0], exact.features["client2"][:, 0])[0, 1]) < 0.25
+
+
+def test_known_rows_may_be_averaged_in_groups(short_run: Run) -> None:
+    adversary = Adversary({"server"}, [va.KnownSamples(30, with_ids=True, k=5)])
+    samples = short_run.view(adversary).knowledge.samples
+    assert samples is not None and samples.handles is not None
+    _, groups, counts = np.unique(samples.features["client1"], axis=0, return_inverse=True, return_counts=True)
+    assert counts.min() >= 5
+    for party, values in samples.features.items():
+        truth = short_run.data.blocks[party].values[samples.handles]
+        for group in range(len(counts)):
+            mine = groups.ravel() == group
+            np.testing.assert_allclose(values[mine], truth[mine].mean(axis=0)[None].repeat(mine.sum(), 0), atol=1e-12)
+    assert len(adversary.known_rows(short_run)) == 30  # none of them is scored
 
 
 def test_without_ids_there_are_no_handles(short_run: Run) -> None:

@@ -51,6 +51,8 @@ def row(values: tuple[float, ...], within_paper: bool = True) -> Measured:
         (within(0.02), [row(HIGH)], "refuted"),
         (within(0.02), [row(tuple(-v for v in HIGH))], "refuted"),
         (within(0.02), [row(WIDE)], "inconclusive"),
+        (within(0.02), [], "inconclusive"),
+        (above(0.1), [row(HIGH), row(LOW, False)], "conditional"),
     ],
 )
 def test_rules(rule, rows, ruling):
@@ -87,6 +89,13 @@ def test_missing_results_decide_nothing(tmp_path):
     verdicts, outcome = check_claims([claim(Attacked("no knowledge", broken))], tmp_path, seeds=2)
     assert outcome.failures and verdicts[0]["verdict"] == "inconclusive"
     assert judge(claim(Attacked("x", EXPERIMENT)), {}, [1, 2])["verdict"] == "inconclusive"
+
+
+def test_a_computed_number_may_be_an_adversary_beyond_the_paper():
+    computed = Computed("gain", lambda seed: 0.5 + seed / 100, "gain", "the server, knowing more", within_paper=False)
+    verdict = judge(claim(computed), {}, [1, 2, 3])
+    assert verdict["verdict"] == "conditional" and verdict["weakest_adversary"] == "the server, knowing more"
+    assert not verdict["evidence"][0]["within_paper"]
 
 
 def test_registered_claims_are_complete():

@@ -65,6 +65,31 @@ def test_numeric_labels_decode_exactly(raw: list[float], seed: int) -> None:
     assert error <= 1e-12 * np.linalg.cond(transform.matrix) * max(1.0, np.abs(labels).max())
 
 
+@given(st.floats(1.5, 50.0), st.integers(0, 2**32 - 1))
+def test_a_bound_on_the_label_matrix_is_kept_and_still_decodes(bound: float, seed: int) -> None:
+    labels = np.linspace(-3.0, 5.0, 40)
+    bounded = NumericLabel.draw(labels, np.random.default_rng(seed), condition=bound)
+    plain = NumericLabel.draw(labels, np.random.default_rng(seed))
+    assert np.linalg.cond(bounded.matrix) <= bound
+    if np.linalg.cond(plain.matrix) <= bound:  # a good first draw is kept
+        np.testing.assert_array_equal(bounded.matrix, plain.matrix)
+    np.testing.assert_array_equal(plain.matrix, np.random.default_rng(seed).standard_normal((2, 2)))  # as printed
+    rng = np.random.default_rng(seed + 1)
+    np.testing.assert_allclose(bounded.decode(bounded.encode(labels, rng)), labels, atol=1e-9)
+
+
+def test_nearly_singular_label_matrices_are_common_and_multiply_errors() -> None:
+    rng, labels = np.random.default_rng(0), np.zeros(5)
+    draws = [NumericLabel.draw(labels, rng).matrix for _ in range(4000)]
+    for limit in (5.0, 20.0):  # a 2x2 Gaussian matrix has condition above k with probability 2k / (1 + k^2)
+        share = np.mean([np.linalg.cond(matrix) > limit for matrix in draws])
+        assert abs(share - 2 * limit / (1 + limit**2)) < 0.03
+    # the same small error of both models, decoded through a poor and through a good matrix
+    poor, good = NumericLabel(np.array([[1.0, 1.0], [1.0, 1.05]]), 0, 1), NumericLabel(np.eye(2), 0, 1)
+    error = np.array([[0.1, -0.1]])
+    assert abs(good.decode(error)[0]) == pytest.approx(0.1) and abs(poor.decode(error)[0]) > 2
+
+
 def test_the_pseudo_feature_has_the_columns_moments_and_is_fresh_every_time() -> None:
     rng = np.random.default_rng(1)
     column = rng.gamma(2.0, 3.0, (20_000, 1))
@@ -195,6 +220,28 @@ def test_one_feature_clients_send_two_columns_and_the_model_still_learns() -> No
     assert run.utility["accuracy"] > 0.85
     bare = rap(data, pseudo_feature=False).view(SERVER)
     assert bare.table_of("client1").values.shape[1] == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_some_one_feature_clients_of_ten(count: int) -> None:
+    data = va.load_dataset("breast-cancer", parties=10, partition=f"one-feature:{count}", seed=3)
+    widths = [block.width for block in data.blocks.values()]
+    assert widths[:count] == [1] * count and min(widths[count:]) > 1 and sum(widths) == 30 and len(widths) == 10
+    run = rap(data, max_epochs=1)
+    sent = [run.view(SERVER).table_of(party).values.shape[1] for party in data.parties]
+    assert sent == [max(2, width) for width in widths]
+
+
+@pytest.mark.parametrize("partition", ["one-feature:11", "one-feature:3", "one-feature:x", "one-feature"])
+def test_impossible_one_feature_clients_are_told(partition: str) -> None:
+    with pytest.raises(va.InputError, match=r"one-feature:COUNT|cannot be dealt"):
+        va.load_dataset("diabetes", parties=10, partition=partition)  # ten columns
+
+
+def test_the_bound_reaches_the_run(numbers: VerticalDataset) -> None:
+    for seed in range(6):
+        run = rap(numbers, seed=seed, max_epochs=1, label_condition=2.0)
+        assert np.linalg.cond(run.states["label_owner"].parameters["label_map"]) <= 2.0
 
 
 def test_raw_units_are_scaled_by_the_server() -> None:

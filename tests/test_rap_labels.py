@@ -213,7 +213,7 @@ def test_noise_and_numbers_alone_stop_it() -> None:
     assert guess.notes["client1"]["result"] == "rows do not repeat"
     assert abs(Reconstruction(party="client1").score(noisy, guess).advantage) < 0.02
     numbers = FrequencyAnalysis(party="client2").run(noisy.view(knows), seed=0)
-    assert numbers.notes["client2"]["result"] == "no one-hot columns"
+    assert numbers.notes["client2"]["result"] == "no lattice"
 
 
 def test_parts_of_the_attack_on_made_up_people() -> None:

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vflaudit as va
-from attacks.gram_search import Whitening, groups, left_out, nearest, second_moment
+from attacks.gram_search import Budget, Whitening, groups, left_out, nearest, second_moment
 from attacks.leverage import LeverageMatching
 from attacks.linking import ColluderLinking
 from defenses.secure_shuffle import SecureShuffle
 from vflaudit.core.adversary import Knowledge, Moments, Rows
-from vflaudit.core.dataset import Array, Column, VerticalDataset
+from vflaudit.core.dataset import Array, Column, Table, VerticalDataset
 from vflaudit.core.run import ProtocolSpec, Run
 from vflaudit.core.transcript import Message, Transcript
 from vflaudit.core.view import Challenge, View
@@ -193,6 +193,53 @@ def test_a_colluder_undoes_the_shuffle(shuffled_run: Run) -> None:
     assert guess.verified and guess.notes["unique_link_rate"] == 1.0 and guess.notes["known_rows_linked"] == 15
     score = va.Reconstruction(party="client1").score(shuffled_run, guess)
     assert score.score > 0.99 and score.interval[0] > 0.2
+
+
+def test_colluders_join_their_columns() -> None:
+    """Neither of two colluders has unique rows; together they do."""
+    rng = np.random.default_rng(0)
+    values = np.column_stack([np.repeat(np.arange(20.0), 20), np.tile(np.arange(20.0), 20), rng.random((400, 2))])
+    names = ("a", "b", "c", "d")
+    table = Table(
+        "grid", tuple(Column(name) for name in names), values, rng.integers(0, 2, 400), "classification", ("0", "1")
+    )
+    split = {"client1": ["c", "d"], "client2": ["a"], "client3": ["b"]}
+    data = va.load_dataset(table, split=split, seed=0)
+    protocol = va.load_protocol("rap", max_epochs=1, hidden=4, pseudo_feature=False)
+    run = protocol.run(data, seed=0, defenses=[SecureShuffle()])
+    rate = {}
+    for corrupts in (("server", "client2"), ("server", "client2", "client3")):
+        adversary = va.Adversary(corrupts, [va.KnownSamples(15, with_ids=True)])
+        guess = ColluderLinking(party="client1").run(run.view(adversary))
+        rate[len(corrupts)] = guess.notes["unique_link_rate"]
+    assert rate == {2: 0.0, 3: 1.0} and guess.notes["colluders"] == ["client2", "client3"]
+    assert guess.verified and va.Reconstruction(party="client1").score(run, guess).score > 0.99
+
+
+def test_candidates_are_named_after_a_shuffle_too(rap_run: Run, shuffled_run: Run) -> None:
+    game = va.Reidentification(party="client2", candidates=20)
+    view = shuffled_run.view(va.Adversary({"server"}, [Moments()]), challenge=game.challenge(shuffled_run))
+    guess = LeverageMatching(party="client2").run(view)
+    assert guess.shuffled and game.score(shuffled_run, guess).score == 1.0
+    assert game.score(shuffled_run, replace(guess, shuffled=False)).score < 0.2  # positions are not handles
+    with pytest.raises(InputError, match="nothing was shuffled"):
+        game.score(rap_run, guess)
+    with pytest.raises(InputError, match="none of the"):
+        game.score(shuffled_run, replace(guess, matches=np.full(20, len(shuffled_run.data) - 1)))
+
+
+def test_a_search_ends_when_its_work_is_done() -> None:
+    """People who are not there, in a long table: counted work, not time, ends the search. The result is the same."""
+    x, a, _ = people(6000, 8)
+    view = made_view(x[:5000] @ a, x[5000:5012], distribution=Rows({"client1": x[5012:5100]}))
+    budget = Budget(10.0)
+    assert budget.spend(9) and not budget.spend(2)
+    guesses = [LeverageMatching(beam=2000, work=0.01).run(view, seed=1) for _ in range(2)]
+    for guess in guesses:
+        assert guess.verified is False and guess.notes["method"]["client1"] == "none"
+    np.testing.assert_array_equal(guesses[0].features["client1"].values, guesses[1].features["client1"].values)
+    known = made_view(x[:5000] @ a, x[:12], **exact(x[:5000]))
+    assert LeverageMatching(work=0.01).run(known).verified
 
 
 # --- Awkward data -------------------------------------------------------------------------------------------

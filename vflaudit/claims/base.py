@@ -96,16 +96,21 @@ class Compared:
 
 @dataclass(frozen=True)
 class Computed:
-    """A number that needs no attack: algebra, counts, costs. `function` gets the seed."""
+    """A number of its own: algebra, counts, costs, or an attack that is not an experiment. `function` gets the seed.
+
+    `within_paper` is False where it rests on an assumption that the paper does not make.
+    """
 
     what: str
     function: Callable[[int], float]
     measure: str
+    adversary: str = "nobody"
+    within_paper: bool = True
     experiments: tuple[Experiment, ...] = ()
 
     def measured(self, find: Find, seeds: Sequence[int]) -> Measured:
         values = tuple(float(self.function(seed)) for seed in seeds)
-        return Measured(self.what, "nobody", self.measure, values)
+        return Measured(self.what, self.adversary, self.measure, values, self.within_paper)
 
 
 @dataclass(frozen=True)
@@ -116,13 +121,13 @@ class Rule:
     says: Literal["at most", "above", "within"]
 
     def ruling(self, rows: Sequence[Measured]) -> Ruling:
-        """Upheld if surely so in every row, refuted if surely not in one; strong adversaries make it conditional."""
+        """Upheld if surely so in every row, refuted if surely not in one; rows beyond the paper make it conditional."""
         broken = [row for row in rows if self.breaks(row)]
         if any(row.within_paper for row in broken):
             return "refuted"
         if broken:
             return "conditional"
-        return "upheld" if all(self.holds(row) for row in rows) else "inconclusive"
+        return "upheld" if rows and all(self.holds(row) for row in rows) else "inconclusive"
 
     def holds(self, row: Measured) -> bool:
         """The whole interval is where the claim says."""

@@ -138,8 +138,11 @@ class Labels:
             self.targets = torch.from_numpy(np.array(data.labels))
 
     def loss(self, outputs: torch.Tensor, rows: Array) -> torch.Tensor:
+        """The loss of these rows."""
+        return self.loss_at(outputs, self.targets[torch.from_numpy(np.array(rows))])
+
+    def loss_at(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Cross-entropy, or squared error of the standardised label."""
-        targets = self.targets[torch.from_numpy(np.array(rows))]
         if self.task == "classification":
             return nn.functional.cross_entropy(outputs, targets)
         return nn.functional.mse_loss(outputs[:, 0], targets)

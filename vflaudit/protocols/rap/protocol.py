@@ -35,6 +35,12 @@ class RAP(TrainedProtocol):
         "mlp", description="one hidden layer of 128, or logistic/linear regression (4.1)"
     )
     pseudo_feature: bool = Field(True, description="hide a client's only numeric column behind a pseudo feature (2.3)")
+    label_condition: float | None = Field(
+        None,
+        ge=1.1,
+        description="redraw a numeric label's 2x2 matrix until its condition number is at most this; none: keep the "
+        "first draw, as the paper does (2.3)",
+    )
     variant: Literal["full", "limited-server"] = Field(
         "full", description="limited-server: outputs and gradients are exchanged with the label owner (section 3)"
     )
@@ -76,7 +82,7 @@ class _Rap:
         self.labels: LabelTransform = (
             CategoricalLabel.draw(len(self.data.classes), codes)
             if self.data.task == "classification"
-            else NumericLabel.draw(self.data.labels[self.train], codes)
+            else NumericLabel.draw(self.data.labels[self.train], codes, condition=protocol.label_condition)
         )
 
     def rng(self, *path: str) -> np.random.Generator:

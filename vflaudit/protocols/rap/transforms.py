@@ -42,16 +42,23 @@ class FeatureTransform:
 
 @dataclass(frozen=True, eq=False)
 class NumericLabel:
-    """T_Y for regression: the label and a pseudo label, projected by a 2x2 matrix (2.3)."""
+    """T_Y for regression: the label and a pseudo label, projected by a 2x2 matrix (2.3).
+
+    The paper draws A_Y once, whatever its condition. Decoding multiplies the two models' errors by A_Y^-1, so a
+    nearly singular draw spoils the predictions; `condition` redraws until the condition number is at most that.
+    """
 
     matrix: Array
     mean: float
     deviation: float
 
     @classmethod
-    def draw(cls, train: Array, rng: np.random.Generator) -> NumericLabel:
+    def draw(cls, train: Array, rng: np.random.Generator, *, condition: float | None = None) -> NumericLabel:
         """A fresh transformation for these training labels."""
-        return cls(rng.standard_normal((2, 2)), float(train.mean()), float(train.std()))
+        matrix = rng.standard_normal((2, 2))
+        while condition is not None and np.linalg.cond(matrix) > condition:
+            matrix = rng.standard_normal((2, 2))
+        return cls(matrix, float(train.mean()), float(train.std()))
 
     def encode(self, labels: Array, rng: np.random.Generator) -> Array:
         """[Y, Y_p] A_Y, shape (rows, 2)."""

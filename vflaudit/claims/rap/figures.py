@@ -7,35 +7,26 @@ installation gives the same bytes every time. Attacks that are not registered ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vflaudit import Adversary, DistributionSample, KnownSamples, load_protocol, registry
-from vflaudit.claims.rap_numbers import CLIENT, rap_run
+from vflaudit.claims.drawing import BLUE, GREEN, INK, MUTED, ORANGE, Drawn, draw_all, new_axes
+from vflaudit.claims.rap.frontier import remedies
+from vflaudit.claims.rap.numbers import CLIENT, rap_run
+from vflaudit.claims.rap.tuning import METHODS, tuned
+from vflaudit.claims.rap.utility_figures import by_clients, label_matrix, speed
 from vflaudit.core.dataset import Array
 from vflaudit.core.games import Guess, Reconstruction
 from vflaudit.core.loading import load_dataset
 from vflaudit.core.randomness import stream
 from vflaudit.core.run import Run
-from vflaudit.lab.perform import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-INK, MUTED, GRID = "#1b2430", "#5b6775", "#dde2e8"
-BLUE, ORANGE, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#b8679a"
-STYLE: Any = {
-    "svg.hashsalt": "vflaudit", "svg.fonttype": "path", "font.family": "DejaVu Sans", "font.size": 9.0,
-    "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.grid": True,
-    "grid.color": GRID, "grid.linewidth": 0.8, "xtick.major.size": 0, "ytick.major.size": 0, "xtick.minor.size": 0,
-    "ytick.minor.size": 0, "legend.frameon": False, "legend.fontsize": 8.0, "axes.titlesize": 9.0,
-    "axes.titlelocation": "left", "text.usetex": False, "figure.facecolor": "white", "savefig.facecolor": "white",
-}  # fmt: skip
 LEVERAGE, SHUFFLE = "leverage-matching", "secure-shuffle"
 DATA, OTHERS = "breast-cancer", 170  # real data; people of the reserved pool that the adversary knows without ids
 SEEDS = 5
@@ -43,45 +34,14 @@ FLOOR = 1e-14  # where errors end that double precision can no longer tell from 
 BEAM = 500  # of the search without ids: small, so that failing takes a second and not a minute
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A figure with its words."""
-
-    title: str
-    caption: str
-    figure: Figure
-
-
 def figures(folder: Path) -> list[dict[str, str]]:
     """Draw all figures into folder/figures; returns the entries of figures.json."""
-    import matplotlib
-
-    place = Path(folder) / "figures"
-    place.mkdir(parents=True, exist_ok=True)
-    entries = []
-    with one_thread(), matplotlib.rc_context():
-        matplotlib.rcParams.update(matplotlib.rcParamsDefault)
-        matplotlib.rcParams.update(STYLE)
-        for name, draw in DRAWINGS.items():
-            drawn = draw()
-            if drawn is None:
-                continue
-            path = place / f"{name}.svg"
-            drawn.figure.savefig(path, format="svg", bbox_inches="tight", pad_inches=0.08, metadata={"Date": None})
-            entries.append({"file": f"figures/{path.name}", "title": drawn.title, "caption": drawn.caption})
-    return entries
+    return draw_all(folder, DRAWINGS)
 
 
 def has(kind: str, name: str) -> bool:
     """Whether something of this name is installed."""
     return name in registry.registered(kind)
-
-
-def _axes(panels: int = 1, size: tuple[float, float] = (5.6, 3.2), rows: int = 1) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, list(np.ravel(figure.subplots(rows, panels // rows, sharey=True)))
 
 
 def attacked(run: Run, attack: str, adversary: Adversary, seed: int, **parameters: Any) -> Guess:
@@ -99,9 +59,9 @@ def server(people: int, *, ids: bool, others: int = 0) -> Adversary:
 # --- singular values ----------------------------------------------------------------------------------------
 
 
-def singular_values() -> Drawn:
+def singular_values(folder: Path) -> Drawn:
     """The remark after corollary 2: A / sqrt(F) keeps lengths if its singular values are near 1."""
-    figure, panels = _axes(4, (5.6, 3.7), rows=2)
+    figure, panels = new_axes(4, (5.6, 3.7), rows=2)
     edges = np.linspace(0, 2.6, 40).tolist()
     shares = []
     for axes, width in zip(panels, (2, 8, 30, 100), strict=True):
@@ -128,11 +88,11 @@ def singular_values() -> Drawn:
 # --- error against known rows -------------------------------------------------------------------------------
 
 
-def known_rows() -> Drawn:
+def known_rows(folder: Path) -> Drawn:
     """Cases 3a and 3b: the error of the reconstruction against the number of known rows."""
     runs = [rap_run(DATA, seed) for seed in range(SEEDS)]
     width = len(runs[0].data.block(CLIENT).columns)
-    figure, (axes,) = _axes(size=(5.6, 3.4))
+    figure, (axes,) = new_axes(size=(5.6, 3.4))
     with_ids = _errors(runs, "known-sample-reconstruction", range(1, width + 6), ids=True)
     _band(axes, with_ids, "known rows with ids", BLUE, "o")
     notes = []
@@ -191,12 +151,12 @@ def _band(axes: Axes, errors: Mapping[int, Array], label: str, colour: str, mark
 # --- without ids --------------------------------------------------------------------------------------------
 
 
-def solved_without_ids() -> Drawn | None:
+def solved_without_ids(folder: Path) -> Drawn | None:
     """How much the server must know of the population to find known people without ids."""
     if not has("attacks", LEVERAGE):
         return None
     sizes, others, tries, known = (1000, 2000, 6000), (50, 100, 200, 400), 8, 12
-    figure, (axes,) = _axes(size=(5.6, 3.0))
+    figure, (axes,) = new_axes(size=(5.6, 3.0))
     for rows, colour, mark in zip(sizes, (BLUE, ORANGE, GREEN), "oDs", strict=True):
         runs = []
         for seed in range(tries):
@@ -229,12 +189,12 @@ def solved_without_ids() -> Drawn | None:
 # --- one column ---------------------------------------------------------------------------------------------
 
 
-def recovered() -> Drawn:
+def recovered(folder: Path) -> Drawn:
     """One column of made-up people, as the server recovers it."""
     data = load_dataset("synthetic:rows=800,features=32", parties=4, seed=0)
     run = load_protocol("rap", max_epochs=1).run(data, seed=0)
     truth, width = run.data.block(CLIENT).values[:, 0], len(run.data.block(CLIENT).columns)
-    figure, panels = _axes(3, (5.6, 2.3))
+    figure, panels = new_axes(3, (5.6, 2.3))
     for axes, count in zip(panels, (width // 2, width - 1, width), strict=True):
         adversary = server(count, ids=True)
         guess = attacked(run, "known-sample-reconstruction", adversary, 0).features[CLIENT]
@@ -246,8 +206,7 @@ def recovered() -> Drawn:
     panels[0].set_ylabel("recovered value")
     caption = (
         f"One of {CLIENT}'s {width} columns as the server recovers it from RAP's messages, with known rows and ids; "
-        "each dot is a person whom it did not know. Where known rows do not predict one another, the attack stays with "
-        "the mean. The people are synthetic, on purpose: reports hold nobody's values."
+        "each dot is a person whom it did not know. The people are synthetic, on purpose: reports hold nobody's values."
     )
     return Drawn("Recovered against true values (synthetic people)", caption, figure)
 
@@ -255,13 +214,14 @@ def recovered() -> Drawn:
 # --- utility and traffic ------------------------------------------------------------------------------------
 
 
-def utility_and_traffic() -> Drawn:
+def utility_and_traffic(folder: Path) -> Drawn:
     """What RAP is worth and what it sends, beside the alternatives."""
     tested = len(rap_run(DATA, 0).data.aligned("test"))
     names = [n for n in ("rap", "splitnn", "centralized", "ldp", "he-enclave") if has("protocols", n)]
-    figure, (left, right) = _axes(2, (5.6, 0.6 + 0.36 * len(names)))
+    figure, (left, right) = new_axes(2, (5.6, 0.6 + 0.36 * len(names)))
     for place, name in enumerate(names):
-        runs = [rap_run(DATA, seed) if name == "rap" else rap_run(DATA, seed, name) for seed in range(3)]
+        settings = tuned(DATA, name) if name in METHODS["mlp"] else {}
+        runs = [rap_run(DATA, seed, name, **settings) for seed in range(3)]
         accuracy = [run.utility["accuracy"] for run in runs]
         sent = float(np.mean([run.costs.total.bytes for run in runs]))
         left.barh([place], [np.mean(accuracy)], 0.55, color=BLUE)
@@ -277,7 +237,8 @@ def utility_and_traffic() -> Drawn:
         axes.yaxis.grid(False)
     caption = (
         "Breast-cancer, four clients, 3 seeds (dots; the bar is their mean, and begins at 0.5). Bytes are of training "
-        f"and of serving the held-out rows. {1 / tested:.4f} of accuracy is one of {tested} people."
+        f"and of serving the held-out rows. Learning rates of {', '.join(METHODS['mlp'])} are tuned. "
+        f"{1 / tested:.4f} of accuracy is one of {tested} people."
     )
     return Drawn("Accuracy and traffic", caption, figure)
 
@@ -286,10 +247,14 @@ def _bytes(value: float) -> str:
     return f"{value / 1e6:.3g} MB" if value >= 1e6 else f"{value / 1e3:.3g} kB"
 
 
-DRAWINGS: dict[str, Callable[[], Drawn | None]] = {
+DRAWINGS: dict[str, Callable[[Path], Drawn | None]] = {
     "known-rows": known_rows,
     "without-ids": solved_without_ids,
     "recovered": recovered,
     "singular-values": singular_values,
     "utility-and-traffic": utility_and_traffic,
+    "clients": by_clients,
+    "label-matrix": label_matrix,
+    "speed-up": speed,
+    "remedies": remedies,
 }

@@ -1,4 +1,4 @@
-"""Numbers behind RAP's claims that need no attack: dimensions, singular values, distances, counts, costs."""
+"""Numbers behind RAP's claims that need no attack: dimensions, singular values, distances, counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from attacks.pseudo import PseudoFeatureStripping, others
 from vflaudit import load_protocol
 from vflaudit.core.adversary import Adversary
-from vflaudit.core.costs import Network
 from vflaudit.core.loading import load_dataset
 from vflaudit.core.randomness import stream
 from vflaudit.core.run import Run
@@ -86,32 +85,3 @@ def share_of_singular_values_near_one(seed: int) -> float:
     values = [np.linalg.svd(matrix, compute_uv=False) for matrix in matrices]
     joined = np.concatenate(values)
     return float(np.mean((joined >= 0.8) & (joined <= 1.2)))
-
-
-def training_bytes(run: Run) -> int:
-    """Bytes until the model is trained: serving messages have no epoch, and RAP's only round is the first."""
-    return sum(message.nbytes for message in run.transcript if message.epoch is not None or message.step == 0)
-
-
-def volume_ratio(seed: int) -> float:
-    """Bytes of SplitNN's training over RAP's, same data."""
-    return training_bytes(rap_run("breast-cancer", seed, "splitnn")) / training_bytes(rap_run("breast-cancer", seed))
-
-
-def speed_up(seed: int, network: Network = Network.LAN) -> float:
-    """Estimated seconds of SplitNN over RAP under a network, with measured CPU, on 5,000 rows and 20 columns."""
-    data = "synthetic:rows=5000,features=20"
-    split, rap = (rap_run(data, seed, name, max_epochs=20) for name in ("splitnn", "rap"))
-    return network.seconds(split.costs) / network.seconds(rap.costs)
-
-
-def rounds_of_training(seed: int) -> float:
-    """Rounds before RAP's model is trained."""
-    run = rap_run("breast-cancer", seed)
-    first_served = min(message.step for message in run.transcript if message.kind == "predictions")
-    return float(first_served - 1)
-
-
-def speed_up_wan(seed: int) -> float:
-    """The same over a WAN."""
-    return speed_up(seed, Network.WAN)
