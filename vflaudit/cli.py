@@ -37,8 +37,8 @@ Fast = Annotated[bool, typer.Option("--fast", help="Fewer seeds.")]
 Full = Annotated[bool, typer.Option("--full", help="More seeds.")]
 GATE_HELP = "Exit with 1 if an advantage surely exceeds this, or a control fails."
 KNOWS_HELP = (
-    "What the adversary knows: known-samples=30[,ids][,noise=0.01][,k=5], means, moments, distribution=2000, class-priors, labels=40, "
-    "model=white-box; may be repeated."
+    "What the adversary knows: known-samples=30[,ids][,noise=0.01][,k=5], means, moments, distribution=2000, "
+    "class-priors, labels=40, model=white-box; may be repeated."
 )
 INTERRUPTED = 130  # as shells report Ctrl-C; Typer gives this code, or raises
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
