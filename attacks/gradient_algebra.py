@@ -17,9 +17,20 @@ from pydantic import Field
 from attacks.base import FeatureAttack, Requirement
 from attacks.joint_rows import SURE, Equations, Joint
 from attacks.one_hot import DEVIATIONS
-from attacks.secure_forward import forward
+from attacks.secure_forward import forward, once
 from attacks.secure_mlp import solve_mlp
-from attacks.secure_people import SINGLE, People, Seen, cluster_guesses, confirmed, refine, residuals
+from attacks.secure_people import (
+    SINGLE,
+    SLACK,
+    People,
+    Seen,
+    believable,
+    cluster_guesses,
+    confirmed,
+    doubled,
+    refine,
+    residuals,
+)
 from attacks.secure_rounds import AT_SERVER, SOLVABLE, clusters
 from vflaudit.core.dataset import Array
 from vflaudit.core.view import View
@@ -59,7 +70,7 @@ class GradientAlgebra(FeatureAttack):
             table, good, notes = solve_mlp(
                 people, forward=self.forward, gradient=True, priors=self.priors, steps=self.steps
             )
-            features = cluster_guesses(people, snapped(people, table), victims)
+            features = cluster_guesses(people, snapped(people, believable(people, table)), victims)
             return {"features": features, "verified": confirmed(people, good, own=False), "notes": notes}
         exact = np.zeros(len(people.places), dtype=bool)
 
@@ -75,19 +86,21 @@ class GradientAlgebra(FeatureAttack):
             better, sure = system.solve(noise, self.steps, self.priors)
             return better, np.asarray(sure.all(axis=1))
 
+        def first(seen: list[Seen], table: Array, noise: float) -> tuple[Array, Array]:
+            return once(people, seen, table)
+
         if not exact.all():
-            table, good, seen = refine(people, table, improve, self.sweeps)
-        elif not self.forward:
-            seen = people.follow(table, people.epochs)
-        system = System(people, seen, table, done & self.forward, self.forward)
-        if not self.forward:
-            table, sure = system.solve(people.noise, self.steps, self.priors)
-            good = np.asarray(sure[:, system.reached].all(axis=1))
+            table, found, seen = refine(people, table, first, improve, self.sweeps)
+            good = found | done
+        if self.forward:
+            system = System(people, seen, table, done, forward=True)
+        else:
+            system, table, good = self.left(people, table, sure=bool(exact.all()))
         if self.forward and float(residuals(seen, table).max()) > DEVIATIONS * people.noise:
             good = exact
         good = good & (system.misfit(table) <= DEVIATIONS) & system.agrees(table)
         return {
-            "features": cluster_guesses(people, snapped(people, table), victims),
+            "features": cluster_guesses(people, snapped(people, believable(people, table)), victims),
             "verified": confirmed(people, good, own=self.forward),
             "notes": {
                 "batch": int(people.parameters["batch_size"]),
@@ -97,6 +110,23 @@ class GradientAlgebra(FeatureAttack):
                 "explained": float(good.mean()),
             },
         }
+
+    def left(self, people: People, linked: Array, *, sure: bool) -> tuple[System, Array, Array]:
+        """Gradients alone: the equations, the table, and which rows they determine.
+
+        Z links the rows of `linked`, unless `sure` with errors. So as many epochs count, and gradients count as much,
+        as predicts the first epoch's Z best, which is not among the equations.
+        """
+        found: list[tuple[float, System, Array, Array]] = []
+        for epochs in doubled(people.epochs):
+            seen = people.follow(linked, epochs)
+            system = System(people, seen, linked, np.zeros(len(linked), dtype=bool), forward=False)
+            for slack in (1.0,) if sure else SLACK:
+                table, known = system.solve(people.noise, self.steps, self.priors, slack)
+                table = np.where(system.reached, table, linked)
+                error = float(np.sqrt(np.mean(residuals(seen[: people.opening], table) ** 2)))
+                found.append((error, system, table, np.asarray(known[:, system.reached].all(axis=1))))
+        return min(found, key=lambda one: one[0])[1:]
 
 
 def snapped(people: People, table: Array) -> Array:
@@ -143,7 +173,10 @@ class System:
         self.rows, self.columns = np.flatnonzero(~done), np.flatnonzero(~people.known.all(axis=0))
         sizes = [float(np.abs(value).max()) for value in self.sums[0].values()]
         step = 2.0 ** -people.parameters["fraction_bits"]
-        self.noise = math.hypot(step * math.sqrt(people.parameters["clients_per_cluster"] / 12), SINGLE * max(sizes))
+        # where every client's copy of the slope has its own noise, only their mean is used: who holds a row is unknown
+        blurred = people.noisy_gradient * people.scale * math.sqrt(people.parameters["batch_size"])
+        rounding = step * math.sqrt(people.parameters["clients_per_cluster"] / 12)
+        self.noise = math.hypot(rounding, SINGLE * max(sizes), blurred)
         if people.lone & set(self.sums[0]):
             self.noise = max(self.noise, 2.0**-25 / people.parameters["learning_rate"])  # single precision weights
         place = np.full(len(people.places), -1)
@@ -190,16 +223,17 @@ class System:
                 worst = max(worst, float(np.sqrt(np.mean(gap**2))) / self.noise)
         return worst
 
-    def joint(self, noise: float) -> Joint:
-        """The equations as one system. `noise` is that of Z and of replayed weights."""
-        return Joint(self.rounds, self.sets, self.reached[self.columns], self.noise, noise if self.forward else None)
+    def joint(self, noise: float, slack: float = 1.0) -> Joint:
+        """The equations as one system: `noise` of Z and replayed weights, `slack` a factor on that of the gradients."""
+        rights = noise if self.forward else None
+        return Joint(self.rounds, self.sets, self.reached[self.columns], slack * self.noise, rights)
 
-    def solve(self, noise: float, steps: int, priors: int) -> tuple[Array, Array]:
+    def solve(self, noise: float, steps: int, priors: int, slack: float = 1.0) -> tuple[Array, Array]:
         """The most likely table, and which cells are determined."""
         mean, precision = (value[self.columns] for value in self.people.prior())
         here = np.ix_(self.rows, self.columns)
         start = self.table[here] if self.forward else None  # gradients alone must not begin at what Z told
-        cells, known = self.joint(noise).solve(
+        cells, known = self.joint(noise, slack).solve(
             mean, precision[:, self.columns], self.people.scale, priors, steps, start
         )
         table, sure = self.table.copy(), np.ones_like(self.people.known)

@@ -51,8 +51,8 @@ class LabelFromGradient(Attack):
 
     Only gradients of the first recorded epoch are used: there the model knows least, and bundles are tightest. Bundles
     are named by class shares, by known labels, or (two classes only) by the assumption that the second class is the
-    rarer one, as the positive class mostly is. A wrong assumption gives an AUC near 0. With `first_batches`, rows of other
-    batches get no guess.
+    rarer one, as the positive class mostly is. A wrong assumption gives an AUC near 0. With `first_batches`, rows of
+    other batches get no guess.
     """
 
     name: ClassVar[str] = "label-from-gradient"

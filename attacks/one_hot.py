@@ -41,7 +41,7 @@ def solve_rows(weights: Array, targets: Array, groups: Sequence[Array], noise: f
     marks = np.concatenate(groups)
     numbers = np.setdiff1d(np.arange(width), marks)
     bits = float(sum(math.log2(len(group)) for group in groups))
-    shares = _relaxed(weights, targets, groups, marks, numbers, scale)
+    shares = _relaxed(weights, targets, groups, marks, numbers, noise, scale)
     codes = np.stack([shares[:, group].argmax(axis=1) for group in groups], axis=1)
     values, good = _completed(weights, targets, groups, codes, numbers, bits, noise, scale)
     if not good.all() and decisive(len(weights) - len(numbers), bits, targets, noise):
@@ -98,22 +98,28 @@ def _relaxed(
     groups: Sequence[Array],
     marks: Array,
     numbers: Array,
+    noise: float,
     scale: float,
     steps: int = 300,
 ) -> Array:
-    """Least squares over shares >= 0 that sum to one in each group, numbers drawn to zero: ADMM, factorised once."""
+    """Least squares over shares >= 0 that sum to one in each group: ADMM, factorised once.
+
+    Numbers are drawn to zero, and shares to equal ones by as much as the noise makes likely.
+    """
     width = weights.shape[1]
     sums = np.zeros((len(groups), width))
     for row, group in zip(sums, groups, strict=True):
         row[group] = 1.0
     gram = weights.T @ weights
     unit = float(np.trace(gram)) / width
-    prior = np.zeros(width)
-    prior[numbers] = 1e-3 * unit / scale**2
+    prior, centre = np.zeros(width), np.zeros(width)
+    prior[numbers] = max(1e-3 * unit, noise**2) / scale**2
+    for group in groups:
+        prior[group], centre[group] = noise**2 * len(group), 1.0 / len(group)
     penalty = np.zeros(width)
     penalty[marks] = 0.02 * unit
     inverse = np.linalg.inv(gram + unit * sums.T @ sums + np.diag(prior + penalty))
-    constant = targets @ weights + unit * sums.sum(axis=0)
+    constant = targets @ weights + unit * sums.sum(axis=0) + prior * centre
     kept = np.zeros((len(targets), width))
     dual = np.zeros_like(kept)
     for _ in range(steps):

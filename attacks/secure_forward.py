@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import Field
 
 from attacks.base import FeatureAttack, Requirement
-from attacks.joint_rows import SURE
+from attacks.joint_rows import SURE, estimated
 from attacks.one_hot import DEVIATIONS, solve_rows
 from attacks.secure_mlp import solve_mlp
-from attacks.secure_people import People, Seen, cluster_guesses, confirmed, refine, residuals
+from attacks.secure_people import People, Seen, believable, cluster_guesses, confirmed, refine, residuals
 from attacks.secure_rounds import AT_SERVER, SOLVABLE
 from vflaudit.core.dataset import Array
 from vflaudit.core.view import View
@@ -34,12 +34,13 @@ class SecureLayerForward(FeatureAttack):
     name: ClassVar[str] = "secure-layer-forward"
     requires: ClassVar[tuple[Requirement, ...]] = (AT_SERVER, SOLVABLE)
     sweeps: int = Field(8, ge=1, description="times that rows and replayed weights are refined from all epochs")
+    priors: int = Field(3, ge=0, description="times that the columns' covariance is estimated from the rows found")
 
     def attack(self, view: View, seed: int) -> dict[str, Any]:
         people = People(view)
         if people.parameters["model"] == "mlp":
             table, good, notes = solve_mlp(people, forward=True, gradient=False, priors=0, steps=100)
-            features = cluster_guesses(people, table, self.victims(view))
+            features = cluster_guesses(people, believable(people, table), self.victims(view))
             return {"features": features, "verified": confirmed(people, good, own=False), "notes": notes}
         good = np.zeros(len(people.places), dtype=bool)
 
@@ -48,16 +49,18 @@ class SecureLayerForward(FeatureAttack):
             return values
 
         table, seen = people.solve_first(solve)
-        single, start = float(good.mean()), 2 if people.pool is None else 1
-        if not good.all() and people.epochs >= start:
+        single = float(good.mean())
+        if not good.all():
             done = good.copy()
-            table, good, seen = refine(
-                people,
-                table,
-                lambda seen, table, noise: over_epochs(people, seen, table, done, noise),
-                self.sweeps,
-                start,
-            )
+
+            def improve(seen: list[Seen], table: Array, noise: float) -> tuple[Array, Array]:
+                return over_epochs(people, seen, table, done, noise, self.priors)
+
+            def first(seen: list[Seen], table: Array, noise: float) -> tuple[Array, Array]:
+                return once(people, seen, table)
+
+            table, found, seen = refine(people, table, first, improve, self.sweeps)
+            good = found | done
         notes = {
             "hidden": int(people.rounds[0].joined.shape[1]),
             "unknown_columns": int((~people.known).any(axis=0).sum()),
@@ -68,7 +71,7 @@ class SecureLayerForward(FeatureAttack):
             "noise": people.noise,
         }
         return {
-            "features": cluster_guesses(people, table, self.victims(view)),
+            "features": cluster_guesses(people, believable(people, table), self.victims(view)),
             "verified": confirmed(people, good),
             "notes": notes,
         }
@@ -92,25 +95,47 @@ def forward(people: People, weights: Array, target: Array, rows: Array) -> tuple
     return values, good
 
 
-def over_epochs(people: People, seen: list[Seen], table: Array, done: Array, noise: float) -> tuple[Array, Array]:
+def once(people: People, seen: list[Seen], table: Array) -> tuple[Array, Array]:
+    """All rows from the first epoch alone, and which of them are explained."""
+    table, good = table.copy(), np.zeros(len(table), dtype=bool)
+    for one in seen[: people.opening]:
+        table[one.people], good[one.people] = forward(people, one.weights, one.target, one.people)
+    return table, good
+
+
+def over_epochs(
+    people: People, seen: list[Seen], table: Array, done: Array, noise: float, priors: int
+) -> tuple[Array, Array]:
     """The most likely rows given all epochs: weighted least squares for each person, one-hot groups rounded.
 
+    Without a sample of the population, the columns' covariance is estimated from the rows (expectation maximisation).
     Rows that are done stay. A person is explained if the equations determine every unknown number and the residual is
     no more than the true noise.
     """
     table, good = table.copy(), done.copy()
     open_ = np.flatnonzero(~done)
-    for start in range(0, len(open_), CHUNK):
-        rows = open_[start : start + CHUNK]
+    prior = people.prior()
+    for _ in range(priors if people.pool is None else 0):
+        spread = np.zeros((people.width, people.width))
+        for rows in _chunks(open_):
+            gram, image = equations(people, seen, rows)
+            values, inverse = _likely(prior, gram, image, people.known[rows], people.values[rows], noise)
+            table[rows] = values
+            spread += inverse.sum(axis=0)
+        prior = estimated(table, spread, people.scale)
+    for rows in _chunks(open_):
         gram, image = equations(people, seen, rows)
         known = people.known[rows]
-        values, sure = _likely(people, gram, image, known, people.values[rows], noise)
+        values, inverse = _likely(people.prior(), gram, image, known, people.values[rows], noise)
+        sure = _sure(people, known, inverse)  # without what other rows suggest
+        values, _ = _likely(prior, gram, image, known, people.values[rows], noise)
         if people.groups:
             rounded, fixed = values.copy(), known.copy()
             for group in people.groups:
                 rounded[:, group], fixed[:, group] = 0.0, True
                 rounded[np.arange(len(rows)), group[values[:, group].argmax(axis=1)]] = 1.0
-            rounded, sure = _likely(people, gram, image, fixed, rounded, noise)
+            rounded, inverse = _likely(people.prior(), gram, image, fixed, rounded, noise)
+            sure = _sure(people, fixed, inverse)
             fits = misfit(people, seen, rows, rounded) <= DEVIATIONS * noise
             values, sure = np.where(fits[:, None], rounded, values), sure & fits
         table[rows] = values
@@ -145,19 +170,29 @@ def misfit(people: People, seen: list[Seen], rows: Array, values: Array) -> Arra
     return np.sqrt(total / np.maximum(count, 1))
 
 
+def _chunks(rows: Array) -> list[Array]:
+    return [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+
+
 def _likely(
-    people: People, gram: Array, image: Array, known: Array, values: Array, noise: float
+    prior: tuple[Array, Array], gram: Array, image: Array, known: Array, values: Array, noise: float
 ) -> tuple[Array, Array]:
-    """Posterior mean of the unknown columns, and whether its deviation is small in all of them."""
-    mean, precision = people.prior()
+    """Posterior mean of the unknown columns, and their covariance (zero for known ones)."""
+    mean, precision = prior
+    places = np.arange(len(mean))
     fixed = np.where(known, values, 0.0)
     matrix = gram / noise**2 + precision
     right = image / noise**2 + precision @ mean - np.einsum("nij,nj->ni", matrix, fixed)
     matrix = np.where(known[:, :, None] | known[:, None, :], 0.0, matrix)
-    matrix[:, np.arange(people.width), np.arange(people.width)] += known
+    matrix[:, places, places] += known
     unit = 1.0 / np.sqrt(np.einsum("nii->ni", matrix))  # equal diagonals: the solve stays accurate
     inverse = np.linalg.inv(matrix * unit[:, :, None] * unit[:, None, :]) * unit[:, :, None] * unit[:, None, :]
-    deviation = np.sqrt(np.maximum(np.einsum("nii->ni", inverse), 0.0))
+    inverse[:, places, places] -= known
     found = np.einsum("nij,nj->ni", inverse, np.where(known, 0.0, right))
-    sure = np.all(known | (deviation < SURE * people.scale), axis=1)
-    return np.where(known, values, found), np.asarray(sure)
+    return np.where(known, values, found), inverse
+
+
+def _sure(people: People, known: Array, covariance: Array) -> Array:
+    """Rows whose unknown columns all have a small deviation."""
+    deviation = np.sqrt(np.maximum(np.einsum("nii->ni", covariance), 0.0))
+    return np.asarray(np.all(known | (deviation < SURE * people.scale), axis=1))

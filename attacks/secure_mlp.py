@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from attacks.joint_rows import SURE, Equations, Joint
-from attacks.secure_people import SINGLE, People
+from attacks.secure_people import SINGLE, SLACK, People, believable, doubled
 from attacks.secure_rounds import Round
 from vflaudit.core.dataset import Array
 from vflaudit.protocols.vfedsec.clusters import ACTIVE
@@ -82,14 +82,15 @@ def solve_mlp(
     rounds = people.rounds if fixed else people.rounds[: people.opening]
     replays = {first: Replay(people, first) for first in sorted(people.lone) if first not in people.rounds[-1].weights}
     said: dict[str, list[Equations]] = {first: [] for first in people.clusters}
-    start, batches = 0, []
+    start, batches, opening = 0, [], []
     for number, found in enumerate(rounds):
         start = 0 if number % people.opening == 0 else start
         rows = np.arange(start, start + len(found.joined))
         start += len(rows)
+        modules = {first: _weights(people, found, first, replays) for first in people.clusters}
         if number < people.opening:
             batches.append(rows)
-        modules = {first: _weights(people, found, first, replays) for first in people.clusters}
+            opening.append(modules)
         for first, (one, embedded) in _embeddings(people, found, modules, rows, gradient).items():
             said[first].append(one)
             if first in replays:
@@ -99,18 +100,37 @@ def solve_mlp(
                     here = replace(one, rows=np.arange(len(rows)), gradient=None)
                     solved = _solved(people, first, [here], [here.rows], 1.0, 0, steps)[0]
                     values = np.where(known, values, solved)
-                assert found.gradient is not None
-                replays[first].step(found.gradient, one.slope, embedded, values)
-    table, good = people.values.copy(), np.ones(len(people.places), dtype=bool)
-    notes: dict[str, Any] = {"epochs": len({found.epoch for found in rounds})}
-    for first, equations in said.items():
-        columns = people.columns[first]
-        if not people.known[:, columns].all():
-            rights = 1.0 if forward else None
-            table[:, columns], sure, noted = _solved(people, first, equations, batches, rights, priors, steps)
-            good &= sure.all(axis=1)
-            notes[first] = noted | {"determined": float(sure.mean())}
-    return np.where(people.known, people.values, table), good, notes
+                own = found.gradients[first]
+                replays[first].step(own, own @ modules[first].secure * (one.slope != 0), embedded, values)
+    best: tuple[float, Array, Array, dict[str, Any]] | None = None
+    for epochs in doubled(len(rounds) // people.opening):
+        for slack in SLACK if gradient else (1.0,):
+            table, good = people.values.copy(), np.ones(len(people.places), dtype=bool)
+            notes: dict[str, Any] = {"epochs": epochs}
+            for first, equations in said.items():
+                columns = people.columns[first]
+                if not people.known[:, columns].all():
+                    rights, used = 1.0 if forward else None, equations[: epochs * people.opening]
+                    table[:, columns], sure, noted = _solved(people, first, used, batches, rights, priors, steps, slack)
+                    good &= sure.all(axis=1)
+                    notes[first] = noted | {"determined": float(sure.mean())}
+            table = believable(people, table)
+            error = _error(people, table, batches, opening)
+            if best is None or error < best[0]:
+                best = error, table, good, notes
+    assert best is not None
+    return best[1:]
+
+
+def _error(people: People, table: Array, batches: list[Array], opening: list[dict[str, Weights]]) -> float:
+    """Root mean square of the first epoch's Z less what the table predicts, hidden layer and all."""
+    total = 0.0
+    for found, rows, modules in zip(people.rounds, batches, opening, strict=False):
+        gap = found.joined - modules[ACTIVE].bias
+        for first, module in modules.items():
+            gap = gap - module.embed(table[rows, people.columns[first]]) @ module.secure.T
+        total += float((gap**2).sum())
+    return math.sqrt(total)
 
 
 def _weights(people: People, found: Round, first: str, replays: dict[str, Replay]) -> Weights:
@@ -165,8 +185,12 @@ def _solved(
     rights: float | None,
     priors: int,
     steps: int,
+    slack: float = 1.0,
 ) -> tuple[Array, Array, dict[str, Any]]:
-    """A cluster's columns from its equations; those about embeddings come in units of their noise."""
+    """A cluster's columns from its equations; those about embeddings come in units of their noise.
+
+    Gradients have `slack` times their own noise: the units that are active may be misjudged.
+    """
     columns = people.columns[first]
     mean, precision = (value[columns] for value in people.prior())
     precision = precision[:, columns]
@@ -175,7 +199,9 @@ def _solved(
     if not sizes:
         return alone, sure, {}
     step = 2.0 ** -people.parameters["fraction_bits"] * math.sqrt(people.parameters["clients_per_cluster"] / 12)
-    noise, reached = math.hypot(step, SINGLE * max(sizes)), np.ones(len(mean), dtype=bool)
+    blurred = people.noisy_gradient * people.scale * math.sqrt(people.parameters["batch_size"])
+    noise = slack * math.hypot(step, SINGLE * max(sizes), blurred)
+    reached = np.ones(len(mean), dtype=bool)
     left = Joint(equations, sets, reached, noise, None)
     cells, told = left.solve(mean, precision, people.scale, priors if rights is None else 0, steps)
     if rights is None:

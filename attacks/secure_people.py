@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 
 from attacks.one_hot import DEVIATIONS
-from attacks.secure_rounds import Round, clusters, fixed_point, server_rounds
+from attacks.secure_rounds import Round, added_noise, clusters, fixed_point, server_rounds
 from vflaudit.core.dataset import Array
 from vflaudit.core.games import RowGuess
 from vflaudit.core.view import View
@@ -30,6 +30,10 @@ from vflaudit.errors import InputError
 from vflaudit.protocols.vfedsec.clusters import ACTIVE
 
 ENOUGH = 0.99  # share of rows that must be explained
+TURNS = 2  # solving and linking in turn, when epochs are tried
+FOLDS, EVERY = 3, 8  # times that outputs are left out to be predicted, every so many of them
+LOOSE = 1.5  # mean square of a standardised column from which it is too large to be chance
+SLACK = (1.0, 1e2, 1e4, 1e6)  # times the gradients' noise, tried where links or active units may be misjudged
 SINGLE = 4e-7  # relative rounding error of sums in single precision
 Improve = Callable[[list["Seen"], Array, float], tuple[Array, Array]]  # (rounds, rows, noise) -> rows, explained
 Solver = Callable[[Array, Array, Array], Array]  # (weights, targets, people) -> rows
@@ -73,10 +77,14 @@ class People:
             raise InputError(
                 f"the first round was not recorded: the server's weights for {sorted(unknown)} are missing"
             )
-        self.scale = 1.0 if view.spec.standardised else 100.0
+        self.standardised, self.rows = view.spec.standardised, view.spec.rows
+        self.scale = 1.0 if self.standardised else 100.0
         size = float(np.sqrt(np.mean([np.mean(found.joined**2) for found in self.rounds])))
         step = fixed_point(view, 1).resolution
-        self.noise = math.hypot(step * math.sqrt(len(self.clusters) / 12), SINGLE * size)
+        clients = sum(len(cluster) for cluster in self.members)  # each adds noise, also to rows that it does not hold
+        added = added_noise(view, "features_out") * math.sqrt(clients)
+        self.noise = math.hypot(step * math.sqrt(len(self.clusters) / 12), SINGLE * size, added)
+        self.noisy_gradient = added_noise(view, "gradients_out")
         pool = view.knowledge.distribution
         self.pool = None if pool is None else np.hstack([pool.features[first] for first in self.clusters])
         self._own(view)
@@ -107,12 +115,19 @@ class People:
         table = self.values.copy()
         return table, self._follow(table, self.rounds[: self.opening], solve)
 
-    def follow(self, table: Array, epochs: int) -> list[Seen]:
-        """The rounds of the first so many epochs with their weights and people, as this table tells them."""
-        wanted = list(dict.fromkeys(found.epoch for found in self.rounds))[:epochs]
-        return self._follow(table, [found for found in self.rounds if found.epoch in wanted])
+    def follow(self, table: Array, epochs: int, without: Array | None = None) -> list[Seen]:
+        """The rounds of the first so many epochs with their weights and people, as this table tells them.
 
-    def _follow(self, table: Array, rounds: list[Round], solve: Solver | None = None) -> list[Seen]:
+        Outputs of Z to do `without` link nobody.
+        """
+        wanted = list(dict.fromkeys(found.epoch for found in self.rounds))[:epochs]
+        return self._follow(table, [found for found in self.rounds if found.epoch in wanted], without=without)
+
+    def _follow(
+        self, table: Array, rounds: list[Round], solve: Solver | None = None, without: Array | None = None
+    ) -> list[Seen]:
+        outputs = np.arange(rounds[0].joined.shape[1])
+        outputs = outputs if without is None else np.setdiff1d(outputs, without)
         replicas = {first: Replica(self, first) for first in sorted(self.lone)}
         seen: list[Seen] = []
         free = np.arange(0)
@@ -124,7 +139,7 @@ class People:
             if number < self.opening or self.parameters["batches"] == "fixed":
                 people = free[: len(target)]
             else:
-                people = self._find(found, target, weights, table, free, number)
+                people = self._find(found, target[:, outputs], weights[outputs], table, free, number)
             free = np.setdiff1d(free, people, assume_unique=True)
             if solve is not None:
                 table[people] = solve(weights, target, people)
@@ -199,46 +214,146 @@ class Replica:
         parameters = [self.weight] if self.bias is None else [self.weight, self.bias]
         kind = torch.optim.SGD if people.parameters["optimiser"] == "sgd" else torch.optim.Adam
         self.optimiser = kind(parameters, lr=people.parameters["learning_rate"])
+        self.owner = first
 
     def step(self, found: Round, rows: Array) -> None:
         """One update from the gradient at Z and the client's rows of the batch."""
-        assert found.gradient is not None
-        self.weight.grad = torch.from_numpy((found.gradient.T @ rows).astype(np.float32))
+        slope = found.gradients[self.owner]
+        self.weight.grad = torch.from_numpy((slope.T @ rows).astype(np.float32))
         if self.bias is not None:
-            self.bias.grad = torch.from_numpy(found.gradient.sum(axis=0).astype(np.float32))
+            self.bias.grad = torch.from_numpy(slope.sum(axis=0).astype(np.float32))
         self.optimiser.step()
 
 
 def refine(
-    people: People, table: Array, improve: Improve, sweeps: int, start: int = 1
+    people: People, table: Array, once: Improve, improve: Improve, sweeps: int
 ) -> tuple[Array, Array, list[Seen]]:
-    """Rows from the equations, then private weights and links from these rows, and again while the residual falls.
+    """Rows from the first epoch (`once`), then from 1, 2, 4, ... all epochs (`improve`), as many as help.
 
-    Epochs are added by doubling their number, from `start`: what is known from few links the rows of the next ones.
-    Returns the table, which rows are explained, and the rounds.
+    What is known from few epochs links the rows of the next ones. A wrong link or a wrongly replayed weight makes
+    equations that are not true, so epochs count only if they explain all rows, or predict outputs of Z that were left
+    out better than fewer epochs do. Returns the table, which rows are explained, and the rounds.
     """
-    explained, epochs = np.zeros(len(table), dtype=bool), min(start, people.epochs)
-    while True:
-        seen = people.follow(table, epochs)
-        last = math.inf
-        for _ in range(sweeps):
-            noise = max(people.noise, min(float(residuals(seen, table).max()), 1.0))
-            better, good = improve(seen, table, noise)
-            again = people.follow(better, epochs)
-            now = float(residuals(again, better).max())
-            if now < max(last, DEVIATIONS * people.noise):
-                table, explained, seen = better, good, again
-            if now > 0.9 * last:
-                break
-            last = now
-        if epochs == people.epochs:
-            return table, explained, seen
-        epochs = min(2 * epochs, people.epochs)
+    seen = people.follow(table, 1)
+    trial = Trial(people, table)
+    best, lowest = (table, np.zeros(len(table), dtype=bool), seen), trial.error(1, once)
+    kept = trial.tables
+    for epochs in doubled(people.epochs):
+        found = _settled(people, table, improve, sweeps, epochs)
+        table, explained, seen = found
+        fits = float(residuals(seen, table).max()) <= DEVIATIONS * people.noise
+        error = 0.0 if fits and explained.mean() >= ENOUGH else trial.error(epochs, improve)
+        if error <= lowest:
+            best, lowest, kept = found, error, trial.tables
+    table, explained, seen = best
+    if lowest > 0.0 and len(seen) > people.opening:
+        noise = math.hypot(lowest, people.noise)
+
+        def again(seen: list[Seen], table: Array, _: float) -> tuple[Array, Array]:
+            return _lone(people, table, seen[: people.opening], noise), explained
+
+        trial.tables = kept
+        if trial.error(1, again) < lowest:
+            table, _ = again(seen, table, noise)
+    return table, explained, seen
+
+
+def _lone(people: People, table: Array, first: list[Seen], noise: float) -> Array:
+    """Columns of lone clients again, from the first epoch and the other columns: later private weights are a guess."""
+    mine = np.zeros(people.width, dtype=bool)
+    for name in people.lone:
+        mine[people.columns[name]] = True
+    if mine.all() or not mine.any():
+        return table
+    table = table.copy()
+    mean, precision = people.prior()
+    inner = precision[np.ix_(mine, mine)]
+    for one in first:
+        weights, others = one.weights[:, mine], table[one.people][:, ~mine]
+        right = (one.target - others @ one.weights[:, ~mine].T) @ weights / noise**2 + inner @ mean[mine]
+        table[np.ix_(one.people, mine)] = np.linalg.solve(weights.T @ weights / noise**2 + inner, right.T).T
+    return np.where(people.known, people.values, table)
+
+
+def doubled(last: int) -> list[int]:
+    """1, 2, 4, ... and `last`."""
+    return sorted({min(2**power, last) for power in range(last.bit_length() + 1)})
+
+
+def _settled(
+    people: People, table: Array, improve: Improve, sweeps: int, epochs: int
+) -> tuple[Array, Array, list[Seen]]:
+    """Rows from the equations, then private weights and links from these rows, and again while the residual falls."""
+    seen, explained, last = people.follow(table, epochs), np.zeros(len(table), dtype=bool), math.inf
+    for _ in range(sweeps):
+        better, good = improve(seen, table, _level(people, table, seen))
+        again = people.follow(better, epochs)
+        now = float(residuals(again, better).max())
+        if now < max(last, DEVIATIONS * people.noise):
+            table, explained, seen = better, good, again
+        if now > 0.9 * last:
+            break
+        last = now
+    return table, explained, seen
+
+
+def _level(people: People, table: Array, seen: list[Seen]) -> float:
+    """The noise of Z: what is known of it, or more where rows and replayed weights are not yet right."""
+    return max(people.noise, min(float(residuals(seen, table).max()), 1.0))
+
+
+class Trial:
+    """How well outputs of the first epoch are predicted from rows that were solved, and linked, without them.
+
+    People are never linked in the first epoch, so this needs no truth and compares any numbers of epochs.
+    """
+
+    def __init__(self, people: People, table: Array) -> None:
+        hidden = people.rounds[0].joined.shape[1]
+        self.people = people
+        self.out = [np.arange(fold, hidden, EVERY) for fold in range(min(FOLDS, hidden))]
+        self.tables = [table] * len(self.out)
+
+    def error(self, epochs: int, improve: Improve) -> float:
+        """Root mean square error of the outputs left out. The next trial goes on from these rows."""
+        tables, errors = [], []
+        for rows, out in zip(self.tables, self.out, strict=True):
+            for _ in range(TURNS):
+                seen = self.people.follow(rows, epochs, out)
+                less = [
+                    replace(one, weights=np.delete(one.weights, out, axis=0), target=np.delete(one.target, out, axis=1))
+                    for one in seen
+                ]
+                rows, _ = improve(less, rows, _level(self.people, rows, less))
+            first = seen[: self.people.opening]
+            gaps = [one.target[:, out] - rows[one.people] @ one.weights[out].T for one in first]
+            errors.append(np.mean(np.concatenate(gaps) ** 2))
+            tables.append(rows)
+        self.tables = tables
+        return float(np.sqrt(np.mean(errors)))
 
 
 def residuals(seen: list[Seen], table: Array) -> Array:
     """Root mean square of Z less its prediction, over all rounds."""
     return np.array([np.sqrt(np.mean((one.target - table[one.people] @ one.weights.T) ** 2)) for one in seen])
+
+
+def believable(people: People, table: Array) -> Array:
+    """The table without values that cannot be: indicators lie between 0 and 1, and standardised columns are small.
+
+    Their mean square is one. So no number lies further out than the root of the number of rows, and a column whose mean
+    square is above one is error by at least the excess, and is drawn to the mean. What is right stays as it is.
+    """
+    out = np.nan_to_num(table)
+    marks = np.zeros(people.width, dtype=bool)
+    for group in people.groups:
+        marks[group] = True
+    out[:, marks] = np.clip(out[:, marks], 0.0, 1.0)
+    if people.standardised:
+        out = np.where(~marks & (np.abs(out) > math.sqrt(people.rows)), 0.0, out)
+        excess = np.mean(out**2, axis=0)
+        out = np.where(~marks & (excess > LOOSE), out / np.maximum(excess, 1.0), out)
+    return np.where(people.known, people.values, out)
 
 
 def _distances(a: Array, b: Array) -> Array:

@@ -6,6 +6,7 @@ It knows a row only by its place in a batch, `number * batch_size + position`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -42,9 +43,14 @@ class Round:
     places: Array
     joined: Array  # Z, float64 (batch, hidden)
     labels: Array | None = None
-    gradient: Array | None = None  # of the loss at Z
+    gradients: dict[str, Array] = field(default_factory=dict)  # of the loss at Z, as sent to each client
     weights: dict[str, Array] = field(default_factory=dict)
     sums: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def gradient(self) -> Array | None:
+        """The gradient at Z; on average, where a defense adds noise to every copy of it."""
+        return np.mean(list(self.gradients.values()), axis=0) if self.gradients else None
 
 
 def clusters(view: View) -> list[tuple[str, ...]]:
@@ -59,6 +65,12 @@ def fixed_point(view: View, terms: int) -> FixedPoint:
     """The number format of the run, for a sum of so many values."""
     parameters = view.spec.parameters
     return FixedPoint(parameters["modulus_bits"], parameters["fraction_bits"], terms)
+
+
+def added_noise(view: View, hook: str) -> float:
+    """The deviation of the noise that defenses add to every number of a message at this hook: it is public."""
+    found = [one for one in view.spec.parameters.get("defenses", ()) if one["name"] == "gaussian-noise"]
+    return math.sqrt(sum(one["sigma"] ** 2 for one in found if one["at"] == hook))
 
 
 def hidden_width(view: View) -> int:
@@ -106,7 +118,7 @@ def _read(view: View, found: Round, messages: list[Message], groups: list[tuple[
         if message.kind == "labels":
             found.labels = values
         elif message.kind == "gradient":
-            found.gradient = values.astype(np.float64)
+            found.gradients[message.receiver] = values.astype(np.float64)
         elif message.kind == "weights" and message.sender == "server":
             found.weights[first[message.receiver]] = values.astype(np.float64)
         elif message.kind == "masked_gradient":

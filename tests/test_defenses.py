@@ -110,13 +110,12 @@ def test_noise_costs_accuracy(cancer: VerticalDataset) -> None:
 
 def test_the_adversary_is_told(cancer: VerticalDataset) -> None:
     run = central(cancer, GaussianNoise(sigma=0.5))
-    assert run.view(KNOWING).spec.parameters["defenses"] == [{"name": "gaussian-noise", "sigma": 0.5}]
+    assert run.view(KNOWING).spec.parameters["defenses"] == [
+        {"name": "gaussian-noise", "at": "features_out", "sigma": 0.5}
+    ]
 
 
-class OnGradients(GaussianNoise):
-    """Noise on gradients."""
-
-    hook = "gradients_out"
+ON_GRADIENTS = GaussianNoise(sigma=0.5, at="gradients_out")
 
 
 class OnlyElsewhere(GaussianNoise):
@@ -127,7 +126,7 @@ class OnlyElsewhere(GaussianNoise):
 
 @pytest.mark.parametrize(
     ("protocol", "defense"),
-    [("local", GaussianNoise()), ("centralized", OnGradients()), ("splitnn", OnlyElsewhere())],
+    [("local", GaussianNoise()), ("centralized", ON_GRADIENTS), ("splitnn", OnlyElsewhere())],
 )
 def test_a_defense_that_does_not_apply_is_refused(cancer: VerticalDataset, protocol: str, defense: Defense) -> None:
     with pytest.raises(va.InputError, match=f"'gaussian-noise' does not apply to protocol '{protocol}'"):
@@ -136,7 +135,7 @@ def test_a_defense_that_does_not_apply_is_refused(cancer: VerticalDataset, proto
 
 def test_noise_on_gradients_reaches_the_clients(cancer: VerticalDataset) -> None:
     protocol = va.load_protocol("splitnn", max_epochs=1, hidden=8, batch_size=1000)
-    plain, run = protocol.run(cancer), protocol.run(cancer, defenses=[OnGradients(sigma=0.5)])
+    plain, run = protocol.run(cancer), protocol.run(cancer, defenses=[ON_GRADIENTS])
     (noisy,), (clean,) = (list(each.transcript.select(receiver="client1")) for each in (run, plain))
     assert (noisy.arrays["values"] - clean.arrays["values"]).std() == pytest.approx(0.5, rel=0.1)
     parameters = (each.states["client1"].parameters["0.weight"] for each in (run, plain))
@@ -148,4 +147,6 @@ def test_bad_noise() -> None:
 
     with pytest.raises(va.InputError, match=r"sigma=.?-1"):
         configure(GaussianNoise, {"sigma": "-1"}, "defense 'gaussian-noise'")
+    with pytest.raises(va.InputError, match="features_out"):
+        configure(GaussianNoise, {"at": "labels_out"}, "defense 'gaussian-noise'")
     assert defenses.GaussianNoise is GaussianNoise

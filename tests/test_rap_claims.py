@@ -19,9 +19,7 @@ from vflaudit.protocols import training
 def test_absent_data_has_a_stand_in_that_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("VFLAUDIT_DATA", raising=False)
     assert data.chosen(data.HIGGS).startswith("synthetic:")
-    assert "synthetic:" in data.named(data.COVTYPE) and "in place of covtype" in data.named(
-        data.COVTYPE
-    )
+    assert "synthetic:" in data.named(data.COVTYPE) and "in place of covtype" in data.named(data.COVTYPE)
     assert all("synthetic" in one.what for one in categories.clients())
     monkeypatch.setenv("VFLAUDIT_DATA", str(tmp_path))
     (tmp_path / "higgs_small").mkdir()

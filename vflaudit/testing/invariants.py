@@ -170,9 +170,7 @@ def _scrambled(state: PartyState, data: VerticalDataset, party: str, rng: np.ran
     parameters: Mapping[str, Array] = {
         name: rng.normal(size=np.shape(value)) for name, value in state.parameters.items()
     }
-    secrets = {
-        name: rng.integers(0, 256, np.shape(value)).astype(value.dtype) for name, value in state.secrets.items()
-    }
+    secrets = {name: rng.integers(0, 256, np.shape(value)).astype(value.dtype) for name, value in state.secrets.items()}
     features = data.blocks[party].values if party in data.blocks else None
     labels = None if state.labels is None else data.labels
     return replace(state, features=features, labels=labels, parameters=parameters, secrets=secrets)

@@ -1,6 +1,6 @@
 """Lower bounds on epsilon from an attack's scores: scores in, bound out.
 
-`clopper_pearson` and `one_run` hold for every mechanism. `gdp`, `gaussian_fit` and `one_run(..., form="gdp")` assume that
+`clopper_pearson` and `one_run` hold for every mechanism. `gdp`, `gaussian_fit` and `one_run(form="gdp")` assume that
 the mechanism or the scores are Gaussian, and say so in `Bound.kind`. `credible` is a Bayesian statement.
 """
 

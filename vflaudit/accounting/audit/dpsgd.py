@@ -70,7 +70,7 @@ def audit_dpsgd(
 ) -> CanaryScores:
     """Train once with canaries.
 
-    `gradient` canaries are Dirac: canary i's gradient is the clip at a coordinate of its own (Nasr et al. 2023; Steinke et
+    `gradient` canaries are Dirac: canary i's gradient is the clip at its own coordinate (Nasr et al. 2023; Steinke et
     al. 2023), the worst person the clip allows. `input` canaries are people with a wrong label, taken from the rows.
     """
     if kind not in get_args(CanaryKind):
@@ -121,7 +121,7 @@ def audit_dpsgd(
 
 
 def _log_ratio(seen: Array, strength: Array, recipe: Recipe) -> Array:
-    """Log-likelihood ratio of one step: a sampled shift of `strength` in Gaussian noise against none (the best test)."""
+    """Log-likelihood ratio of one step: a sampled shift of `strength` in Gaussian noise against none (best test)."""
     shift = (2 * seen * strength - strength**2) / (2 * recipe.sigma**2)
     if recipe.rate == 1:
         return shift

@@ -23,7 +23,7 @@ FINE = 40  # numbers of guesses among which half of the canaries choose one
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """The chance of at least so many right guesses, were the mechanism (epsilon, delta)-private.
 
-    Steinke, Nasr and Jagielski (2023), theorem 5.2: right guesses are dominated by Binomial(guesses, e^eps / (1 + e^eps)),
+    Steinke, Nasr, Jagielski (2023), theorem 5.2: right guesses are dominated by Binomial(guesses, e^eps/(1 + e^eps)),
     up to 2 m delta times the greatest mean step of its tail below `right`.
     """
     from scipy.special import bdtrc, expit
@@ -84,9 +84,9 @@ def one_run(
 ) -> Bound:
     """Scores of canaries that were in and of canaries that were out of one run; a bound on epsilon.
 
-    `sides="high"` guesses "in" for the greatest scores and abstains from the rest; `both` also guesses "out" for as many
-    of the least. `form="gdp"` tests a Gaussian trade-off instead of (epsilon, delta): much tighter where the mechanism is
-    Gaussian, and parametric. Each canary must have been in with probability 1/2, independently.
+    `sides="high"` guesses "in" for the greatest scores and abstains from the rest; `both` also guesses "out" for as
+    many of the least. `form="gdp"` tests a Gaussian trade-off instead of (epsilon, delta): much tighter where the
+    mechanism is Gaussian, and parametric. Each canary must have been in with probability 1/2, independently.
     """
     inside, outside = checked(scores_in, scores_out, delta, confidence, neighbours)
     for value, kind, names in ((sides, "sides", get_args(Sides)), (form, "form", get_args(Form))):

@@ -1,4 +1,4 @@
-"""Bounds from two rates at a threshold: how often trials with the record exceed it, and how often those without it do."""
+"""Bounds from two rates at a threshold: how often trials with the record exceed it, and how often those without."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Counts:
     share: float
 
     def limits(self, tail: float) -> tuple[Array, Array]:
-        """The true positive rate is at least, the false positive rate at most; each missing with `tail` times `share`."""
+        """The true positive rate is at least, the false positive rate at most; each missing with `tail` * `share`."""
         low, _ = beta_limits(self.above_in, self.n_in, tail * self.share)
         _, high = beta_limits(self.above_out, self.n_out, tail * self.share)
         return low, high
@@ -130,7 +130,7 @@ def gdp(
 ) -> Bound:
     """The same two limits, read as those of a mechanism that is exactly mu-Gaussian (Nasr et al. 2023). Parametric.
 
-    mu >= Phi^-1(TPR) - Phi^-1(FPR); its epsilon at delta is the Gaussian mechanism's. If the mechanism's trade-off is not
+    mu >= Phi^-1(TPR) - Phi^-1(FPR); its epsilon at delta is the Gaussian mechanism's. If the trade-off is not
     Gaussian, this may exceed its true epsilon.
     """
     inside, outside = checked(scores_in, scores_out, delta, confidence, neighbours)

@@ -5,3 +5,6 @@ from pathlib import Path
 QUICK = Path(__file__).with_name("quick.toml")
 FULL = Path(__file__).with_name("full.toml")
 RAP_REMEDIES = Path(__file__).with_name("rap_remedies.toml")
+FEDONCE_TABLES = Path(__file__).with_name("fedonce_tables.toml")
+FEDONCE_SMALL = Path(__file__).with_name("fedonce_small.toml")
+APC_VFL_REMEDIES = Path(__file__).with_name("apc_vfl_remedies.toml")

@@ -140,6 +140,13 @@ class APCVFL(DistillingProtocol):
         "all", description="what g1 is trained on: all training rows of its party ('local data', IV-B), or aligned ones"
     )
 
+    decorrelation: float = Field(
+        0.0,
+        ge=0,
+        description="weight of a distance correlation between a passive party's columns and its representation, added "
+        "to eq. 1; a candidate remedy that is not in the paper",
+    )
+
     @field_validator("active_layers", "passive_layers", "joint_layers", "distilled_layers", mode="before")
     @classmethod
     def _sizes(cls, value: Any) -> Any:
@@ -187,7 +194,8 @@ class APCVFL(DistillingProtocol):
             layers = self.active_layers if party == ACTIVE else self.passive_layers
             with session.wire.computing(party):
                 values = data.blocks[party].values[own]
-                g1 = fit_autoencoder(values, layers, self.latent, self.training(), session.seed, party, "g1")
+                training = replace(self.training(), decorrelation=0.0 if party == ACTIVE else self.decorrelation)
+                g1 = fit_autoencoder(values, layers, self.latent, training, session.seed, party, "g1")
             modules[party]["g1"] = g1
         joined = self.exchange(session, modules, rows)
         with session.wire.computing(ACTIVE):
