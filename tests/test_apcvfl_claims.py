@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vflaudit.claims.apcvfl import CLAIMS, JOINT, SIZES, SPLITNN, numbers
+from vflaudit.claims.apcvfl import CLAIMS, numbers
+from vflaudit.claims.apcvfl.targets import JOINT, SIZES, SPLITNN
 from vflaudit.claims.base import Measured
 from vflaudit.lab.experiment import prepare
 from vflaudit.lab.perform import perform

@@ -13,16 +13,14 @@ from typing import Any
 from vflaudit.claims.apcvfl import numbers
 from vflaudit.claims.apcvfl.figures import figures as figures
 from vflaudit.claims.apcvfl.numbers import CANCER, Contrast, Told
+from vflaudit.claims.apcvfl.targets import ABLATION, APC, COLUMNS, JOINT, LOCAL, SIZES, SPLITNN, TRANSFER
 from vflaudit.claims.base import Attacked, Claim, Computed, above, at_most, hidden, leaks
 from vflaudit.claims.vfedsec.numbers import paper_data, real
-from vflaudit.core.published import APC_VFL_PARTIAL, apc_vfl_classical
 from vflaudit.lab.experiment import Experiment
 
 FLOOR = 0.1  # an advantage in R2 up to this still counts as hidden
 CATEGORY_FLOOR = 0.05  # and in the share of right categories
 MARGIN = 0.02  # accuracy: one row of fifty
-SIZES = (250, 200, 150, 100)  # aligned rows (Table III)
-COLUMNS = (5, 4, 3, 2)  # of the active party (Fig. 6 and 7)
 ADULT = paper_data("adult")
 WHERE_ADULT = "adult (real; not among the paper's)" if real("adult") else "synthetic columns like Adult's"
 WHERE = "breast-cancer (real, the paper's split of columns)"
@@ -60,46 +58,22 @@ def _adult(column: str, knows: str) -> Told:
     return Told(f"{column}, knowing {knows.replace('=', ' ')}", experiment, column)
 
 
-def _useful(protocol: str, columns: int, **settings: Any) -> Experiment:
-    """A target in the setting of V-A c, to be compared by accuracy."""
-    return Experiment(
-        protocol=protocol,
-        attack="random-guess",
-        data=CANCER,
-        partition=f"apc-vfl:{columns}",
-        control="negative",
-        set=settings,
-        **APC_VFL_PARTIAL[CANCER],
-    )
-
-
-def _classical(protocol: str, aligned: int, **settings: Any) -> Experiment:
-    """A target in the setting of Table III."""
-    return Experiment(
-        protocol=protocol,
-        attack="random-guess",
-        data=CANCER,
-        partition="apc-vfl",
-        control="negative",
-        set=settings,
-        **apc_vfl_classical(aligned),
-    )
-
-
-APC = {n: _useful("apc-vfl", n) for n in COLUMNS}
-LOCAL = {n: _useful("apc-vfl", n, variant="local") for n in COLUMNS}
-ABLATION = {n: _useful("apc-vfl", n, variant="ablation") for n in COLUMNS}
-TRANSFER = {n: _useful("vfedtrans", n) for n in COLUMNS}
-JOINT = {n: _classical("apc-vfl", n, variant="collaborative", folds=None) for n in SIZES}
-SPLITNN = {n: _classical("splitnn", n) for n in SIZES}
-
-
 def _compared(what: str, first: Experiment, second: Experiment, metric: str = "fold_accuracy") -> Contrast:
     return Contrast(what, (first,), (second,), lambda result: result.utility[metric], "difference in accuracy")
 
 
-def _each(first: dict[int, Experiment], second: dict[int, Experiment], metric: str = "fold_accuracy") -> list[Contrast]:
-    return [_compared(f"{n} columns", first[n], second[n], metric) for n in COLUMNS]
+def _each(first: dict[int, Experiment], second: dict[int, Experiment]) -> list[Contrast]:
+    return [_compared(f"{n} columns", first[n], second[n]) for n in COLUMNS]
+
+
+def _on_average(first: dict[int, Experiment], second: dict[int, Experiment], metric: str) -> Contrast:
+    """The mean of the differences over all of COLUMNS: effects of a few tenths of a point drown in single settings."""
+
+    def share(result: Any) -> float:
+        return result.utility[metric] / len(COLUMNS)
+
+    what = "mean over 5, 4, 3 and 2 columns"
+    return Contrast(what, tuple(first.values()), tuple(second.values()), share, "difference in accuracy")
 
 
 def _claim(
@@ -302,7 +276,7 @@ ACCURACY = (
         "literal",
         "accuracy over folds is not higher than without distillation",
         above(0),
-        *_each(APC, ABLATION),
+        _on_average(APC, ABLATION, "fold_accuracy"),
         seeds=10,
     ),
     _claim(
@@ -322,7 +296,7 @@ ACCURACY = (
         "literal",
         "accuracy on 62 new rows is not higher",
         above(0),
-        *_each(APC, LOCAL, "accuracy"),
+        _on_average(APC, LOCAL, "accuracy"),
         seeds=10,
     ),
     _claim(

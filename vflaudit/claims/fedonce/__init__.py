@@ -2,7 +2,7 @@
 
 The paper trusts the host (1, 4.2) and protects the released model by differential privacy (4.1); that representations
 may be attacked it says itself (4.2). `within_paper=False` marks what goes beyond: trainings that the paper does not do,
-conversions that are tighter than its own.
+conversions that are tighter than its own, and accuracy on data that the paper does not use and nobody tuned for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PHISHING = audits.real("phishing")
 MNIST = costs.has_mnist()
 FLOOR = 0.1  # an advantage in R2 up to this still counts as hidden
 CLOSE = 0.01  # Fig. 5: the paper names losses of 0.3 and 0.09 points
+PAPERS = ("phishing", "mnist")  # data of the paper
 SMALL = ("breast-cancer", "digits")
 DATA = (*SMALL, "phishing") if PHISHING else SMALL
 # Digits stand for the paper's images: one quadrant each, as there (5.1), and its d for images (Table 5).
@@ -67,7 +68,8 @@ def _hosts(what: str, data: str, first: dict[str, Any], second: dict[str, Any], 
          _fedonce(data, **second, **({"host": host} if host else {})))
         for host in hosts
     )  # fmt: skip
-    return OverHosts(f"{what}, {'all hosts' if len(hosts) > 1 else 'one host'}", pairs, "difference in accuracy")
+    where = "all hosts" if len(hosts) > 1 else "one host"
+    return OverHosts(f"{what}, {where}", pairs, "difference in accuracy", within_paper=data in PAPERS)
 
 
 def _inverted(
@@ -83,8 +85,7 @@ def _inverted(
             parties=4,
             party="guest1",
             knows=knows,
-            # only guests matter here, and the host of phishing would train for 300 epochs
-            set={"dimension": dimension, **({"host_epochs": 1} if data == "phishing" else {})},
+            set={"dimension": dimension, "host_epochs": 1},  # guests send before the host trains
             defenses=(defense,) if defense else (),
         ),
         within_paper=False,
@@ -131,7 +132,7 @@ PRIVACY = (
         *(
             Computed(
                 f"{data}, first step, most of 150 people",
-                lambda seed, data=data: audits.natural_change(seed, data, 32)[1],  # type: ignore[misc]
+                lambda seed, data=data: audits.natural_change(seed, data, 32),  # type: ignore[misc]
                 "change in Omega",
             )
             for data in DATA
@@ -146,7 +147,7 @@ PRIVACY = (
         not_refuted(),
         ("made", *DATA),
         _ratio("secret targets, every iterate of Table 10's training on breast-cancer",
-               lambda seed: audits.run_bounds(seed, True)["iterates"], 2.0, EVERY),
+               lambda seed: audits.run_bounds(seed)["iterates"], 2.0, EVERY),
         _ratio("secret targets, one step", lambda seed: audits.secret_bound(seed, 0.5), 0.5, EVERY),
         _ratio("secret targets, one step", lambda seed: audits.secret_bound(seed, 0.2), 0.2, EVERY),
         *(
@@ -168,7 +169,7 @@ PRIVACY = (
         "everybody from a known start, which the paper does not do, is a condition",
         not_refuted(),
         ("breast-cancer", "made"),
-        _ratio("Table 10's training on breast-cancer", lambda seed: audits.run_bounds(seed, True)["final"], 2.0, LAST),
+        _ratio("Table 10's training on breast-cancer", lambda seed: audits.run_bounds(seed)["final"], 2.0, LAST),
         _ratio("a training of one step", lambda seed: audits.secret_bound(seed, 0.5), 0.5,
                f"{LAST} and knows the start", within_paper=False),
         _ratio("a training of one step", lambda seed: audits.secret_bound(seed, 0.2), 0.2,

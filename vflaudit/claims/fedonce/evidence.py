@@ -38,6 +38,7 @@ class OverHosts:
     pairs: tuple[tuple[Experiment, Experiment], ...]
     measure: str
     of: Callable[[Result], float] = accuracy
+    within_paper: bool = True
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
@@ -47,7 +48,7 @@ class OverHosts:
         found = [[(find(first, seed), find(second, seed)) for first, second in self.pairs] for seed in seeds]
         values = tuple(float(np.mean([self.of(a) - self.of(b) for a, b in pairs])) for pairs in found)
         keys = tuple(result.key for pairs in found for pair in pairs for result in pair)
-        return Measured(self.what, "nobody", self.measure, values, keys=keys)
+        return Measured(self.what, "nobody", self.measure, values, self.within_paper, keys)
 
 
 def saving(one_shot: Result, rounds: Result) -> float:

@@ -6,6 +6,7 @@ Audits are those of the verdicts' first seeds; a process that judged the claims 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def sandwich(folder: Path) -> Drawn:
         ("one step, secret targets", 0.5, 0.5, lambda s, a: audits.secret_bound(s, 0.5, a)),
         ("Table 10's training, breast-cancer,\nlast parameters, secret targets", 2.0,
          audits.accounted_run(JUDGED[0]),
-         lambda s, a: audits.run_bounds(s, True, a)["final"]),
+         lambda s, a: audits.run_bounds(s, a)["final"]),
     ]  # fmt: skip
     figure, (axes,) = new_axes(size=(6.4, 0.9 + 0.72 * len(settings)))
     marks = (("hungarian", "as published", ORANGE, "o"), ("fixed", "control: fixed targets", BLUE, "s"),
@@ -102,7 +103,7 @@ def sensitivity(folder: Path) -> Drawn:
     axes.plot(sizes, [audits.worst_change(seed, size, "batch") for size in sizes], color=PINK, marker="D",
               label="worst case, line 11 as printed")  # fmt: skip
     for data, mark in (("breast-cancer", "s"), ("digits", "^")):
-        natural = [audits.natural_change(seed, data, size)[1] for size in sizes[1:]]
+        natural = [audits.natural_change(seed, data, size) for size in sizes[1:]]
         axes.plot(
             sizes[1:], natural, color=BLUE, marker=mark, markersize=4.5, linewidth=1, label=f"{data}, most of 150"
         )
@@ -180,10 +181,11 @@ def inversion(folder: Path) -> Drawn:
     return Drawn("Inversion of representations", caption, figure)
 
 
+@cache
 def _advantage(data: str, people: int, dimension: int, sigma: float, seed: int) -> float:
     noise = [registry.load("defenses", "gaussian-noise")(sigma=sigma)] if sigma else []
     made = load_dataset(data, parties=4, seed=seed)
-    run = load_protocol("fedonce", dimension=dimension).run(made, seed=seed, defenses=noise)
+    run = load_protocol("fedonce", dimension=dimension, host_epochs=1).run(made, seed=seed, defenses=noise)
     adversary = Adversary(corrupts={"host"}, knows=[KnownSamples(people, with_ids=True)])
     attack = registry.load("attacks", "representation-inversion")(party="guest1", learners=("ridge", "kernel"))
     return Reconstruction(party="guest1").score(run, attack.run(run.view(adversary), seed=seed)).advantage
