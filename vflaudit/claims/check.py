@@ -119,8 +119,15 @@ def sentence(rows: Sequence[Measured]) -> str:
     parts = []
     for row in rows:
         low, high = row.interval
-        parts.append(f"{row.what}: {row.measure} {np.mean(row.values):.3g} [{low:.3g}, {high:.3g}]")
+        parts.append(f"{row.what}: {row.measure} {_short(np.mean(row.values))} [{_short(low)}, {_short(high)}]")
     return f"{'; '.join(parts)} over {len(rows[0].values)} seeds." if rows else "Nothing was measured."
+
+
+def _short(value: float) -> str:
+    """Three digits; what is left of a difference of equal numbers is zero."""
+    if abs(value) < 1e-12:
+        return "0"
+    return f"{float(f'{value:.3g}'):,.0f}" if 1000 <= abs(value) < np.inf else f"{value:.3g}"
 
 
 def weakest(rows: Sequence[Measured], rule: Rule) -> str | None:

@@ -33,16 +33,14 @@ def paper_data(name: str, rows: int = ROWS) -> str:
 
 def measured_on(*data: str) -> str:
     """What is really used, in words."""
-    named = {paper_data(name): (name, real(name)) for name in ("bank", "adult")}
     words = []
     for item in sorted(set(data)):
-        name, here = named.get(item, (item, not item.startswith("synthetic")))
-        if item in named:
-            words.append(
-                f"{name} ({ROWS} real rows, the paper's split)" if here else f"synthetic columns like {name}'s"
-            )
+        name = next((name for name in ("bank", "adult") if name in item), None)
+        rows = item.partition("rows=")[2].partition(",")[0]
+        if item.startswith("synthetic"):
+            words.append(f"synthetic columns like {name}'s" if name else item)
         else:
-            words.append(f"{name} (real, not among the paper's)" if here else name)
+            words.append(f"{name} ({rows} real rows, the paper's split)" if name else f"{item} (real, not in the paper)")
     return "; ".join([*words, "two passive parties per cluster"])
 
 
