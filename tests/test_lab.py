@@ -200,7 +200,7 @@ def test_interruption_loses_only_what_was_unfinished(tmp_path, how):
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     results = tmp_path / "out" / "results"
-    deadline = time.time() + 60
+    deadline = time.time() + 240
     while time.time() < deadline and (not results.exists() or len(list(results.glob("[!.]*.json"))) < 3):
         time.sleep(0.02)
     os.killpg(process.pid, how)
