@@ -196,8 +196,8 @@ def _advantage(data: str, people: int, dimension: int, sigma: float, seed: int) 
 
 def deployed(folder: Path) -> Drawn:
     """Accuracy of FedOnce-L1 with sensitivity put right in several ways."""
-    data = ("phishing", "breast-cancer") if audits.real("phishing") else ("breast-cancer", "digits")
-    found = {name: remedies(name, range(3)) for name in data}
+    data = ("phishing" if audits.real("phishing") else "breast-cancer", "digits")
+    found = {name: remedies(name, JUDGED) for name in data}
     names = list(found[data[0]])
     figure, panels = new_axes(len(data), (6.4, 0.7 + 0.42 * len(names)))
     for axes, name in zip(panels, data, strict=True):
