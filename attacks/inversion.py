@@ -29,6 +29,9 @@ class RepresentationInversion(FeatureAttack):
     learners: tuple[Literal["ridge", "kernel", "mlp"], ...] = Field(
         ("ridge", "kernel", "mlp"), description="regressors to choose from"
     )
+    kind: str | None = Field(
+        None, description="use only messages of this kind, such as one phase of training; none: those about most rows"
+    )
 
     def attack(self, view: View, seed: int) -> dict[str, Any]:
         features: dict[str, RowGuess] = {}
@@ -41,9 +44,9 @@ class RepresentationInversion(FeatureAttack):
         samples = view.knowledge.samples
         assert samples is not None and samples.handles is not None
         own = view.own_columns()
-        sources = {"": view.sent_by(party)}
+        sources = {"": view.sent_by(party, kind=self.kind)}
         if len(view.transcript.epochs()) > 1:
-            sources[", averaged over epochs"] = view.sent_by(party, average=True)
+            sources[", averaged over epochs"] = view.sent_by(party, average=True, kind=self.kind)
         rows = sources[""].rows
         usable = np.isin(samples.handles, rows)
         handles, targets = samples.handles[usable], samples.features[party][usable]

@@ -174,20 +174,22 @@ def jointly(steps: Sequence[Step], whole: Step, values: Array, iterations: int) 
     return values, residual, done
 
 
-def solve(steps: Sequence[Step], whole: Step | None, count: int, iterations: int) -> Found:
+def solve(steps: Sequence[Step], whole: Step | None, count: int, iterations: int, begin: Array | None = None) -> Found:
     """Rows from masked steps and, if there is one, a step without masks, which also tells of rows never masked.
 
-    A step with no more rows than columns explains whatever it is given, and is left out.
+    A step with no more rows than columns explains whatever it is given, and is left out. `begin` is a table to start
+    from, one line per row.
     """
     width = steps[0].kept.shape[1]
     steps = [step for step in steps if len(step.rows) > width + 1] or steps
-    values, rows, done = start(steps, count), np.unique(np.concatenate([step.rows for step in steps])), 0
+    values = start(steps, count) if begin is None else begin.copy()
+    rows, done = np.unique(np.concatenate([step.rows for step in steps])), 0
     if whole is None:
         values, residual, done = alternate(steps, values, iterations)
         return Found(rows, values[rows], residual, done)
-    if whole.sent.shape[1] >= width:
+    if begin is None and whole.sent.shape[1] >= width:
         values = spanned(steps, whole, values)
-    else:
+    elif begin is None:
         values, _, done = alternate(steps, values, iterations)
         values = link(steps, whole, values)
     inside = np.isin(whole.rows, rows)
@@ -196,6 +198,20 @@ def solve(steps: Sequence[Step], whole: Step | None, count: int, iterations: int
     others = Step(whole.rows[~inside], whole.kept[~inside], whole.sent[~inside])
     values[others.rows] = read(fit_map(seen, values)[0], others.sent, values[rows])
     return Found(np.sort(whole.rows), values[np.sort(whole.rows)], residual, done + more)
+
+
+def regress(steps: Sequence[Step], whole: Step | None, count: int) -> Found:
+    """Rows as if the map never changed (`start`), and others by the map that a step without masks then has."""
+    values, rows = start(steps, count), np.unique(np.concatenate([step.rows for step in steps]))
+    fitted = sum(fit_map(step, values)[1] for step in steps)
+    total = sum(float(((step.sent - step.sent.mean(axis=0)) ** 2).sum()) for step in steps) or 1.0
+    if whole is None:
+        return Found(rows, values[rows], fitted / total, 0)
+    inside = np.isin(whole.rows, rows)
+    seen = Step(whole.rows[inside], whole.kept[inside], whole.sent[inside])
+    values[whole.rows[~inside]] = read(fit_map(seen, values)[0], whole.sent[~inside], values[rows])
+    rows = np.union1d(rows, whole.rows)
+    return Found(rows, values[rows], fitted / total, 0)
 
 
 def read(found: Array, sent: Array, examples: Array) -> Array:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import vflaudit as va
 from attacks.mask_algebra import Step, blocks_of, solve
+from attacks.mask_planes import normals, readings, window
 from attacks.mask_regression import MaskRegression
 from vflaudit.core.dataset import Array, Table, VerticalDataset
 from vflaudit.core.run import Run
@@ -152,24 +153,96 @@ def test_fewer_epochs_and_pretraining_alone_tell_less(run: Run) -> None:
     assert full > pretraining > 0.9 and one > 0.9
 
 
-def test_one_hot_columns_need_no_knowledge_at_all() -> None:
+@pytest.fixture(scope="module")
+def one_hot() -> VerticalDataset:
     rng = np.random.default_rng(1)
     codes = rng.integers(3, size=(300, 2))
     columns = (*(va.Column(f"c{k}", "categorical", ("a", "b", "c")) for k in range(2)), va.Column("x"), va.Column("y"))
     values = np.hstack([codes, rng.normal(size=(300, 2))])
     table = Table("made up", columns, values, codes[:, 0] % 2, "classification", classes=("no", "yes"))
-    data = va.load_dataset(table, split={"a": ["c0", "c1", "x"], "b": ["y"]}, aux=0.0)
-    found = score(TabVFL(**{**SHORT, "pretrain_epochs": 25}).run(data))
+    return va.load_dataset(table, split={"a": ["c0", "c1", "x"], "b": ["y"]}, aux=0.0)
+
+
+def test_one_hot_columns_need_no_knowledge_at_all(one_hot: VerticalDataset) -> None:
+    found = score(TabVFL(**{**SHORT, "pretrain_epochs": 25}).run(one_hot))
+    assert found.metrics["category_accuracy"] > 0.99 > 0.6 > found.metrics["category_accuracy_baseline"]
+
+
+# --- methods -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unlinkable(cells: VerticalDataset) -> Run:
+    return TabVFL(**{**SHORT, "pretrain_epochs": 4}, order="unlinkable").run(cells)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1), width=st.integers(1, 6))
+def test_one_message_and_its_masks_give_every_cell_that_was_kept(seed: int, width: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, steps, _ = made_up(rng, width=width, outputs=width, epochs=1, drift=0.0, shuffled=True)
+    used = window(steps, len(steps) - 1)
+    normal = normals(used)
+    for step in used:
+        cells = readings(step, normal)
+        for column in range(width):
+            kept = step.kept[:, column] == 1
+            if 3 <= kept.sum() < len(kept):
+                truth = values[step.rows[kept], column]
+                assert correlations(cells[kept][:, [column]], truth[:, None])[0] > 0.9999
+
+
+def test_a_column_needs_as_many_masked_rows_as_numbers_are_sent() -> None:
+    rng = np.random.default_rng(0)
+    _, steps, _ = made_up(rng, width=4, outputs=4, epochs=3, drift=0.0, shuffled=False)
+    few = [replace(step, kept=np.where(np.arange(30)[:, None] < 4, step.kept, 1.0)) for step in steps]
+    assert len(window(steps, 8)) == 1
+    assert len(window(few, 8)) > 3
+
+
+def test_methods(run: Run) -> None:
+    exact, nearly, rough = (score(run, THREE, method=of).score for of in ("bilinear", "null-space", "per-sample"))
+    assert exact > 0.9999 > nearly > 0.999  # null-space: the layer takes a step between the phases
+    assert nearly > rough > 0.7
+
+
+def test_rows_in_a_secret_order_do_not_help(unlinkable: Run) -> None:
+    found = score(unlinkable, THREE)
+    assert found.score > 0.999 and found.notes["method"]["guest1"] == "null-space"
+
+
+def test_in_pretraining_alone_a_secret_order_leaves_the_cells_that_were_kept(cells: VerticalDataset) -> None:
+    kept = TabVFL(**{**SHORT, "pretrain_epochs": 1}, order="unlinkable", mask_ratio=0.3).run(cells)
+    found = score(kept, signs="arbitrary", served=False)
+    assert 0.7 < found.metrics["abs_correlation"] < 0.999
+    ideal = Ideal(like="tabvfl", order="unlinkable", mask_ratio=0.3, **{**SHORT, "pretrain_epochs": 1}).run(cells)
+    assert score(ideal, signs="arbitrary", served=False).metrics["abs_correlation"] < 0.15
+
+
+def test_null_space_on_strangers_finds_nothing(cells: VerticalDataset) -> None:
+    assert score(IdealTabVFL(like="tabvfl").run(cells), THREE, method="null-space").interval[0] <= 0
+
+
+def test_null_space_needs_as_many_numbers_as_columns(cells: VerticalDataset) -> None:
+    narrow = TabVFL(**{**SHORT, "pretrain_epochs": 1}, fc_width=3).run(cells)
+    with pytest.raises(va.InputError, match="'guest1' sends 3 for 6"):
+        score(narrow, method="null-space")
+
+
+def test_one_hot_columns_by_null_space(one_hot: VerticalDataset) -> None:
+    run = TabVFL(**{**SHORT, "pretrain_epochs": 3}, order="unlinkable").run(one_hot)
+    found = score(run)
     assert found.metrics["category_accuracy"] > 0.99 > 0.6 > found.metrics["category_accuracy_baseline"]
 
 
 # --- what it needs -------------------------------------------------------------------------------------------
 
 
-def test_without_masks_or_links_it_says_what_it_needs(cells: VerticalDataset, run: Run) -> None:
-    for hidden in ({"masks": "withheld"}, {"order": "unlinkable"}):
-        blind = TabVFL(**{**SHORT, "pretrain_epochs": 1}, **hidden).run(cells)
-        with pytest.raises(va.InputError, match="it needs masks"):
-            score(blind)
+def test_without_masks_or_links_it_says_what_it_needs(cells: VerticalDataset, run: Run, unlinkable: Run) -> None:
+    blind = TabVFL(**{**SHORT, "pretrain_epochs": 1}, masks="withheld").run(cells)
+    with pytest.raises(va.InputError, match="it needs masks"):
+        score(blind)
+    with pytest.raises(va.InputError, match="method=bilinear needs messages that name their rows"):
+        score(unlinkable, method="bilinear")
     with pytest.raises(va.InputError, match="no masks from 'guest1'"):
         MaskRegression(party="guest1").run(run.view(va.Adversary({"guest2"})))

@@ -106,8 +106,8 @@ class View:
             return (labels[:, None] == np.arange(len(self.spec.classes))).astype(np.float64)
         return labels[:, None].astype(np.float64)
 
-    def sent_by(self, party: str, *, average: bool = False) -> Embedding:
-        """The most recent vectors that `party` sent about each row, over all kinds of messages side by side.
+    def sent_by(self, party: str, *, average: bool = False, kind: str | None = None) -> Embedding:
+        """The most recent vectors that `party` sent about each row, over all kinds of messages (or one) side by side.
 
         With `average`, their mean over the later half of the epochs instead: it blurs what training changed, and
         averages away noise that is drawn anew each time. Kinds that cover fewer rows than the best-covered kind are
@@ -116,8 +116,11 @@ class View:
         groups: dict[tuple[str, str], Array] = {}
         counts: dict[tuple[str, str], Array] = {}
         epochs = sorted(self.transcript.epochs())
+        if kind is not None:
+            chosen = self.transcript.select(sender=party, kind=kind)
+            epochs = sorted({message.epoch for message in chosen if message.epoch is not None})
         late = epochs[len(epochs) // 2] if average and epochs else None
-        for message in self.transcript.select(sender=party):
+        for message in self.transcript.select(sender=party, kind=kind):
             if message.rows is None or (late is not None and message.epoch is not None and message.epoch < late):
                 continue
             for name, value in message.arrays.items():

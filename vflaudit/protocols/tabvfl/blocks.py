@@ -100,8 +100,8 @@ class Bottom(nn.Module):
     sparsity: torch.Tensor | None = None  # M_Loss of the last forward pass, where the encoder is at the guest
     sends_mask = False
 
-    def masked(self, values: Part, mask: Part) -> Part:
-        """What is sent about these values, of which the mask hides some."""
+    def masked(self, values: Part, mask: Part, fill: Part | float = 0.0) -> Part:
+        """What is sent about these values, of which the mask hides some: `fill` stands there instead."""
         raise NotImplementedError
 
     def shape(self, *, masked: bool) -> tuple[int, ...]:
@@ -114,17 +114,23 @@ class Extractor(Bottom):
 
     sends_mask = True
 
-    def __init__(self, width: int, outputs: int, *, fc: bool) -> None:
+    turn: torch.Tensor
+
+    def __init__(self, width: int, outputs: int, *, fc: bool, rekeyed: bool = False) -> None:
         super().__init__()
         self.outputs = outputs
         self.bn = nn.BatchNorm1d(width, momentum=0.01)
         self.fc: nn.Module = linear(width, outputs) if fc else nn.Identity()
+        self.rekeyed = rekeyed
+        if rekeyed:
+            self.register_buffer("turn", torch.eye(outputs))  # a secret rotation, which the guest changes
 
     def forward(self, values: Part) -> Part:
-        return self.fc(self.bn(values))
+        sent = self.fc(self.bn(values))
+        return sent @ self.turn if self.rekeyed else sent
 
-    def masked(self, values: Part, mask: Part) -> Part:
-        return self(values * (1 - mask))
+    def masked(self, values: Part, mask: Part, fill: Part | float = 0.0) -> Part:
+        return self(values * (1 - mask) + fill * mask)
 
     def shape(self, *, masked: bool) -> tuple[int, ...]:
         return (self.outputs,)
@@ -142,9 +148,9 @@ class LocalEncoder(Bottom):
         steps, self.sparsity = self.encoder(values)
         return torch.stack(steps, dim=1).sum(dim=1)
 
-    def masked(self, values: Part, mask: Part) -> Part:
+    def masked(self, values: Part, mask: Part, fill: Part | float = 0.0) -> Part:
         """The outputs of all decision steps: (rows, steps, latent)."""
-        steps, _ = self.encoder(values * (1 - mask), prior=1 - mask)
+        steps, _ = self.encoder(values * (1 - mask) + fill * mask, prior=1 - mask)
         return torch.stack(steps, dim=1)
 
     def shape(self, *, masked: bool) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class AnyGuest(Protocol):
     def begin(self, *, finetuning: bool) -> None:
         """A phase starts."""
 
-    def represent(self, rows: Array, *, masked: bool, train: bool) -> dict[str, Array]:
+    def represent(self, rows: Array, *, masked: bool, train: bool, epoch: int | None = None) -> dict[str, Array]:
         """What it sends about these rows."""
 
     def reconstruct(self, decoded: Array) -> tuple[float, Array]:
@@ -51,7 +51,9 @@ class Guest:
     def __init__(self, protocol: TabVFL, party: str, values: Array, chunk: int, seed: int) -> None:
         self.protocol, self.party, self.values = protocol, party, to_tensor(values)
         self.modules = make_modules(protocol, party, values.shape[1], chunk, seed)
-        self.masks = stream(seed, "tabvfl", party, "masks")
+        self.seed, self.masks = seed, stream(seed, "tabvfl", party, "masks")
+        self.fills, self.means = stream(seed, "tabvfl", party, "fills"), self.values.mean(dim=0)
+        self.key: int | None = None  # the epoch that its rotation is for
         bottom = self.modules["bottom"]
         assert isinstance(bottom, Bottom)
         self.bottom = bottom
@@ -63,8 +65,10 @@ class Guest:
         training = self.protocol.training(finetuning=finetuning)
         self.optimiser = training.adam(self.bottom) if finetuning else training.adam(self.modules)
 
-    def represent(self, rows: Array, *, masked: bool, train: bool) -> dict[str, Array]:
+    def represent(self, rows: Array, *, masked: bool, train: bool, epoch: int | None = None) -> dict[str, Array]:
         """Alg. 1, lines 4-6, or Alg. 2, line 4: intermediate results and, in pretraining, the binary mask."""
+        if masked and self.protocol.rekey and epoch != self.key:
+            self._rekey(epoch)
         self.batch = self.values[torch.from_numpy(np.array(rows))]
         if self.modules.training != train:
             self.modules.train(train)
@@ -75,8 +79,26 @@ class Guest:
                 return {"values": self.sent.detach().numpy()}
             drawn = self.masks.random(tuple(self.batch.shape), dtype=np.float32) < self.protocol.mask_ratio
             self.mask = torch.from_numpy(drawn).float()
-            self.sent = self.bottom.masked(self.batch, self.mask)
+            self.sent = self.bottom.masked(self.batch, self.mask, self._fill())
         return {"values": self.sent.detach().numpy(), "mask": drawn}
+
+    def _fill(self) -> torch.Tensor | float:
+        """What stands in masked cells. A draw is another person's value of the same column, anew for every cell."""
+        if self.protocol.fill == "zero":
+            return 0.0
+        if self.protocol.fill == "mean":
+            return self.means
+        donors = torch.from_numpy(self.fills.integers(len(self.values), size=tuple(self.batch.shape)))
+        return self.values.gather(0, donors)
+
+    def _rekey(self, epoch: int | None) -> None:
+        """A fresh rotation of what it sends; gradients turn back by themselves."""
+        assert isinstance(self.bottom, Extractor)
+        size = self.bottom.outputs
+        drawn = stream(self.seed, "tabvfl", self.party, "rotation", epoch or 0).standard_normal((size, size))
+        basis, triangle = np.linalg.qr(drawn)
+        self.bottom.turn.copy_(torch.from_numpy(basis * np.sign(np.diag(triangle))))
+        self.key = epoch
 
     def reconstruct(self, decoded: Array) -> tuple[float, Array]:
         """Alg. 1, lines 22-25."""
@@ -112,7 +134,7 @@ def make_modules(protocol: TabVFL, party: str, width: int, chunk: int, seed: int
 
     def build() -> nn.ModuleDict:
         if protocol.variant == "tabvfl":
-            bottom: Bottom = Extractor(width, protocol.outputs_of(width), fc=protocol.fc)
+            bottom: Bottom = Extractor(width, protocol.outputs_of(width), fc=protocol.fc, rekeyed=protocol.rekey)
             return nn.ModuleDict({"bottom": bottom, "reconstruct": linear(chunk, width)})
         if protocol.variant == "le":
             return nn.ModuleDict({"bottom": LocalEncoder(width, protocol.shape), "reconstruct": linear(chunk, width)})

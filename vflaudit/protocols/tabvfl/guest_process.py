@@ -27,7 +27,8 @@ def answer(guest: Guest, task: str, arrays: dict[str, Array]) -> dict[str, Array
         guest.begin(finetuning=bool(arrays["finetuning"][0]))
     elif task == "represent":
         masked, train = arrays["flags"].tolist()
-        return guest.represent(arrays["rows"], masked=masked, train=train)
+        epoch = arrays["epoch"].tolist()
+        return guest.represent(arrays["rows"], masked=masked, train=train, epoch=epoch[0] if epoch else None)
     elif task == "reconstruct":
         loss, gradient = guest.reconstruct(arrays["values"])
         return {"loss": np.array([loss]), "gradient": gradient}

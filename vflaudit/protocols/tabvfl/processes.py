@@ -103,8 +103,9 @@ class RemoteGuest:
             self._introduction = {}
         self._ask("begin", {"finetuning": np.array([finetuning])})
 
-    def represent(self, rows: Array, *, masked: bool, train: bool) -> dict[str, Array]:
-        return self._ask("represent", {"rows": rows, "flags": np.array([masked, train])})
+    def represent(self, rows: Array, *, masked: bool, train: bool, epoch: int | None = None) -> dict[str, Array]:
+        when = np.array([] if epoch is None else [epoch], dtype=np.int64)
+        return self._ask("represent", {"rows": rows, "flags": np.array([masked, train]), "epoch": when})
 
     def reconstruct(self, decoded: Array) -> tuple[float, Array]:
         answer = self._ask("reconstruct", {"values": decoded})

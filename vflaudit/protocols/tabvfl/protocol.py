@@ -27,6 +27,8 @@ class TabVFL(Protocol):
     TabNets: each guest pretrains alone) and `le` (TabVFL-LE: whole encoders at the guests, summed at the host).
     `fc=False` is TabVFL without the layer that is to prevent data leakage.
 
+    `masks=withheld`, `fill`, `rekey` and `order=unlinkable` are candidate remedies, none of them in the paper.
+
     The paper prints the latent dimension, batch size and epochs. TabNet's and Adam's parameters, the patience and the
     validation score (weighted F1; the reconstruction loss in pretraining) are those of the authors' published code.
     """
@@ -41,9 +43,20 @@ class TabVFL(Protocol):
         None, ge=1, description="at most this many outputs of the FC layer; none: as many as columns (V-C4)"
     )
     masks: Literal["sent", "withheld"] = Field(
-        "sent", description="whether the host gets the guests' masks (Alg. 1, line 6) or draws its own (IV-D)"
+        "sent",
+        description="sent: the host gets the guests' masks (Alg. 1, line 6); withheld: it draws unrelated ones of its "
+        "own (IV-D) and never learns theirs (masks that the host draws for the guests would hide nothing from it)",
     )
     mask_ratio: float = Field(0.5, ge=0, le=1, description="share of cells that RandomObfuscator hides")
+    fill: Literal["zero", "mean", "marginal"] = Field(
+        "zero",
+        description="what stands in masked cells: zero as in TabNet, the column's mean, or another person's value",
+    )
+    rekey: bool = Field(
+        False,
+        description="guests turn what they send by a secret rotation, fresh in each epoch of pretraining; the last one "
+        "stays for fine-tuning and serving",
+    )
     latent: int = Field(5, ge=1, description="latent dimension n_d (V-A; Table III: 16, 32, 64)")
     attention: int = Field(2, ge=1, description="n_a, width of TabNet's attention")
     steps: int = Field(4, ge=1, description="TabNet's decision steps")
@@ -113,6 +126,8 @@ class TabVFL(Protocol):
             raise InputError(f"dataset {data.name!r}: fewer than two training rows are held by every party")
         if self.variant != "tabvfl" and not (self.fc and self.fc_width is None and self.masks == "sent"):
             raise InputError(f"variant={self.variant}: fc, fc_width and masks belong to variant=tabvfl")
+        if self.rekey and self.variant != "tabvfl":
+            raise InputError(f"variant={self.variant}: rekey belongs to variant=tabvfl")
         if not self.fc and self.fc_width is not None:
             raise InputError("fc=False leaves out the layer that fc_width is about: give one of them")
         if self.variant == "ct" and self.p_fail:

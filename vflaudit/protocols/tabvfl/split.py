@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -58,6 +59,7 @@ class Split:
         self.masks = stream(session.seed, "tabvfl", HOST, "masks")
         self.attendance = Attendance(self.parties, protocol.p_fail, stream(session.seed, "tabvfl", "failures"))
         self.epochs = 0  # of the phases before this one
+        self.unnamed: dict[int, list[Array]] = {}  # rows by epoch of training messages that do not name them
 
     def _build_head(self) -> Head:
         outputs = len(self.data.classes) if self.data.task == "classification" else 1
@@ -143,7 +145,7 @@ class Split:
         sent: dict[str, Mapping[str, Array]] = {}
         for party in self.attendance.online:
             with self._asking(party):
-                sent[party] = self.guests[party].represent(rows, masked=self.masked, train=train)
+                sent[party] = self.guests[party].represent(rows, masked=self.masked, train=train, epoch=epoch)
         got: dict[str, Mapping[str, Array]] = {}
         for party, values in sent.items():
             arrays = {name: values[name] for name in self.cache.tables[party]}
@@ -167,6 +169,8 @@ class Split:
     def _pretraining_step(self, rows: Array, epoch: int) -> float:
         """Alg. 1, one mini-batch: intermediate results up, decoder parts down, losses up, gradients down."""
         parts, masks = self._collect(rows, epoch, train=True)
+        if not self.linkable:
+            self.unnamed.setdefault(epoch, []).append(rows)
         with self.wire.computing(HOST):
             decoded = self.decoder(self.head.steps(parts, masks))
         losses, gradients = self._reconstruct(decoded.detach(), rows, epoch)
@@ -275,4 +279,6 @@ class Split:
         model = Model(predictor, parameters_of(network))
         states = party_states(self.data, modules)
         notes = {"epochs": float(self.epochs), "offline_epochs": float(self.attendance.missed)}
-        return outcome(self.protocol, self.session, states, model, rows, latent.numpy(), predictions, notes)
+        made = outcome(self.protocol, self.session, states, model, rows, latent.numpy(), predictions, notes)
+        order = np.concatenate(self.unnamed[max(self.unnamed)]) if self.unnamed else None
+        return replace(made, order=order)  # positions are those in pretraining's last epoch of training messages
