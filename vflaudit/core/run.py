@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from vflaudit.core.adversary import Adversary
+from vflaudit.core.adversary import Adversary, Rows
 from vflaudit.core.costs import Costs
 from vflaudit.core.dataset import Array, Column, VerticalDataset, frozen
+from vflaudit.core.shadows import ShadowModels
 from vflaudit.core.transcript import Transcript
 from vflaudit.core.view import Challenge, View
-from vflaudit.errors import unknown
+from vflaudit.errors import InputError, unknown
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,19 @@ class ProtocolSpec:
     label_owner: str
     rows: int
     standardised: bool
+    trainer: Callable[[ProtocolSpec, Rows, Array, Sequence[int]], ShadowModels] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    def train_many(self, rows: Rows, members: Array, seeds: Sequence[int]) -> ShadowModels:
+        """Train the protocol anew, once per line of `members` (shadows, rows), on the adversary's own rows.
+
+        `rows` are in the units of the protocol's input and have labels; each line says which of them a shadow trains
+        on, and each shadow has a seed of its own.
+        """
+        if self.trainer is None:
+            raise InputError(f"protocol {self.protocol!r} cannot train shadows: its run has no trainer")
+        return self.trainer(self, rows, members, seeds)
 
 
 @dataclass(frozen=True, eq=False)

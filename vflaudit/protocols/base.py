@@ -16,6 +16,7 @@ from vflaudit.core.run import Model, PartyState, ProtocolSpec, Run
 from vflaudit.core.transcript import Recording, Transcript
 from vflaudit.core.wire import Wire
 from vflaudit.errors import InputError
+from vflaudit.protocols.shadows.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,21 +84,43 @@ class Protocol(Configurable):
         prepared = self.prepare(data)
         helpers = [name for defense in defenses for name in defense.helpers]
         parties = (*self.parties(prepared), *helpers)
-        transcript = Transcript(recording or Recording.all(), population=len(prepared))
-        wire = Wire(parties, transcript)
-        outcome = self.execute(Session(prepared, wire, Protection(defenses, seed), seed))
+        session = self.session(prepared, seed, defenses, parties, recording or Recording.all())
+        outcome = self.execute(session)
         return Run(
             spec=self.spec(prepared, parties, defenses),
             data=prepared,
-            transcript=transcript,
+            transcript=session.wire.transcript,
             states=outcome.states,
             model=outcome.model,
-            costs=wire.costs,
+            costs=session.wire.costs,
             utility=outcome.utility,
             seed=seed,
             order=outcome.order,
             ledger=outcome.ledger,
         )
+
+    def session(
+        self,
+        data: VerticalDataset,
+        seed: int,
+        defenses: Sequence[Defense],
+        parties: tuple[str, ...],
+        recording: Recording | None = None,
+    ) -> Session:
+        """What `execute` works with; nothing is recorded if nothing is said."""
+        transcript = Transcript(recording or Recording.none(), population=len(data))
+        return Session(data, Wire(parties, transcript), Protection(defenses, seed), seed)
+
+    def train_many(self, sessions: Sequence[Session]) -> list[Model]:
+        """The released model of every session, for shadow training; a protocol that can trains all of them at once.
+
+        The sessions have the same columns, parameters and defenses; their training rows and seeds differ.
+        """
+        return self.train_one_by_one(sessions)
+
+    def train_one_by_one(self, sessions: Sequence[Session]) -> list[Model]:
+        """`execute` in every session."""
+        return [self.execute(session).model for session in sessions]
 
     def spec(self, data: VerticalDataset, parties: tuple[str, ...], defenses: Sequence[Defense]) -> ProtocolSpec:
         """What is public about a run on this data."""
@@ -112,4 +135,11 @@ class Protocol(Configurable):
             label_owner=data.label_owner,
             rows=len(data),
             standardised=data.standardised,
+            trainer=Trainer(
+                type(self),
+                self.model_dump(),
+                tuple(defenses),
+                data.name,
+                {party: block.image for party, block in data.blocks.items()},
+            ),
         )

@@ -69,7 +69,7 @@ class Top(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        joined = torch.stack(parts).sum(dim=0) if self.aggregation == "sum" else torch.cat(parts, dim=1)
+        joined = torch.stack(parts).sum(dim=0) if self.aggregation == "sum" else torch.cat(parts, dim=-1)
         return self.layers(joined)
 
 
@@ -81,7 +81,7 @@ class JoinedNetwork(nn.Module):
         self.network = network
 
     def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        return self.network(torch.cat(parts, dim=1))
+        return self.network(torch.cat(parts, dim=-1))
 
 
 class SplitNetwork(nn.Module):

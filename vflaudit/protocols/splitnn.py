@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -25,6 +25,7 @@ from vflaudit.protocols.networks import (
     to_tensor,
     utility_of,
 )
+from vflaudit.protocols.shadows.stacked import stackable
 from vflaudit.protocols.training import Labels, TrainedProtocol, party_states, with_validation
 
 
@@ -43,9 +44,14 @@ class SplitNN(TrainedProtocol):
     labels_at: str | None = Field(
         None, description="who holds the labels: server, a client, or none for the dataset's own label owner"
     )
+    malicious: str | None = Field(
+        None, description="a client that stretches its own updates, so that the model leans on it (Fu et al. 2022)"
+    )
 
     def prepare(self, data: VerticalDataset) -> VerticalDataset:
         prepared = super().prepare(data)
+        if self.malicious is not None and self.malicious not in prepared.parties:
+            raise unknown("client to be malicious", self.malicious, prepared.parties)
         if self.labels_at is None:
             return prepared
         allowed = ("server", "label_owner", *prepared.parties)
@@ -55,6 +61,18 @@ class SplitNN(TrainedProtocol):
 
     def execute(self, session: Session) -> Outcome:
         return _Training(self, session).run()
+
+    def train_many(self, sessions: Sequence[Session]) -> list[Model]:
+        """All at once, as whole networks: split or not, the gradients are the same. Defenses stand in the way."""
+        runs = [_Training(self, session) for session in sessions]
+        networks = [SplitNetwork(run.bottoms, run.top) for run in runs]
+        if sessions[0].protect.defenses or self.malicious or not stackable(networks[0]):
+            return self.train_one_by_one(sessions)
+        widths = [block.width for block in sessions[0].data.blocks.values()]
+        tables = [(torch.cat(list(run.features.values()), dim=1), run.labels.targets) for run in runs]
+        rows, seeds = [run.data.aligned("train") for run in runs], [session.seed for session in sessions]
+        self.fit_many(networks, tables, rows, seeds, lambda net, inputs: net(list(inputs.split(widths, dim=-1))))
+        return [run.released() for run in runs]
 
 
 class _Training:
@@ -81,15 +99,20 @@ class _Training:
         self.labels = Labels(self.data)
         parts: dict[str, nn.Module] = {**self.bottoms, "server": self.top}
         self.optimisers = {party: protocol.adam(module) for party, module in parts.items()}
+        self.last: list[torch.Tensor] = []  # the malicious client's gradients of the step before
 
     def run(self) -> Outcome:
         """Train, then predict validation and test rows together, everything through the wire."""
         losses = self.protocol.epochs(self.step, self.data.aligned("train"), self.session.seed)
         utility = with_validation(self.serve("test"), self.serve("validation"), losses)
+        states = party_states(self.data, {**self.bottoms, "server": self.top})
+        return Outcome(states, self.released(), utility)
+
+    def released(self) -> Model:
+        """Bottoms and top as one model."""
         network = SplitNetwork(self.bottoms, self.top)
         predictor = Predictor(network, self.data.parties, self.data.task, self.labels.centre, self.labels.scale)
-        states = party_states(self.data, {**self.bottoms, "server": self.top})
-        return Outcome(states, Model(predictor, parameters_of(network)), utility)
+        return Model(predictor, parameters_of(network))
 
     def step(self, rows: Array, epoch: int) -> float:
         """One mini-batch: activations up, outputs to the label owner, gradients back down."""
@@ -140,10 +163,13 @@ class _Training:
         return float(loss.detach()), gradient
 
     def update(self, party: str) -> None:
-        """One Adam step at one party."""
+        """One Adam step at one party; a malicious client stretches it."""
         optimiser = self.optimisers[party]
         if optimiser is not None:
-            optimiser.step()
+            if party == self.protocol.malicious:
+                self.last = stretched_step(optimiser, self.last)
+            else:
+                optimiser.step()
             optimiser.zero_grad()
 
     @torch.no_grad()
@@ -167,3 +193,20 @@ class _Training:
             outputs = torch.from_numpy(self.wire.send("server", self.owner, "output", sent, rows=rows)["values"].copy())
         predictions = outputs_to_predictions(outputs, self.data.task, self.labels.centre, self.labels.scale)
         return utility_of(predictions, self.data.labels[rows], self.data.task)
+
+
+@torch.no_grad()
+def stretched_step(optimiser: torch.optim.Optimizer, last: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The malicious local optimiser (Fu et al. 2022, algorithm 1), and the gradients for the next step.
+
+    A parameter whose gradient keeps its sign moves 1 + g_t / g_(t-1) times as far: at least once, at most five times.
+    The paper scales the gradients; Adam would undo that, so the step is scaled here.
+    """
+    parameters = [value for group in optimiser.param_groups for value in group["params"]]
+    before = [value.clone() for value in parameters]
+    gradients = [value.grad.clone() for value in parameters]
+    optimiser.step()
+    for value, old, gradient, previous in zip(parameters, before, gradients, last, strict=False):
+        ratio = (1 + gradient / torch.where(previous == 0, torch.inf, previous)).clamp(1, 5)
+        value.copy_(old + ratio * (value - old))
+    return gradients

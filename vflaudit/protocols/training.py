@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -30,6 +30,7 @@ from vflaudit.protocols.networks import (
     to_tensor,
     utility_of,
 )
+from vflaudit.protocols.shadows.stacked import along, fused_adam, pooled, row_loss, stackable, together
 
 GRID = (3.0, 2.0, 1.0, 0.1, 0.01, 0.001)  # RAP 4.1
 
@@ -95,13 +96,19 @@ class TrainedProtocol(Protocol):
 
     def epochs(self, step: Callable[[Array, int], float], rows: Array, seed: int) -> list[float]:
         """Run `step(batch rows, epoch)` until the mean loss stands still; returns the loss of every epoch."""
+        return along(self.schedule(rows, seed), step)
+
+    def schedule(self, rows: Array, seed: int) -> Generator[tuple[Array, int], float, list[float]]:
+        """Batches and their epochs until the mean loss stands still; it is sent each batch's loss."""
         rng = stream(seed, "batches")
         size, still = self.batch(len(rows)), 0
         losses: list[float] = []
         for epoch in range(self.max_epochs):
-            order = rng.permutation(rows)
-            batches = [order[start : start + size] for start in range(0, len(order), size)]
-            loss = sum(step(batch, epoch) * len(batch) for batch in batches) / len(order)
+            order, total = rng.permutation(rows), 0.0
+            for start in range(0, len(order), size):
+                batch = order[start : start + size]
+                total += (yield batch, epoch) * len(batch)
+            loss = total / len(order)
             if not math.isfinite(loss):
                 raise InputError(
                     f"training diverged in epoch {epoch + 1}: use a learning_rate below {self.learning_rate}"
@@ -118,6 +125,25 @@ class TrainedProtocol(Protocol):
         assert self.learning_rate != "grid"
         parameters = list(module.parameters())
         return torch.optim.Adam(parameters, lr=float(self.learning_rate)) if parameters else None
+
+    def fit_many(
+        self,
+        networks: Sequence[nn.Module],
+        tables: Sequence[Sequence[torch.Tensor]],
+        rows: Sequence[Array],
+        seeds: Sequence[int],
+        forward: Callable[[nn.Module, torch.Tensor], torch.Tensor],
+    ) -> list[list[float]]:
+        """Train networks of one architecture at once, each on rows of its own (inputs, targets), as `epochs` would."""
+        assert self.learning_rate != "grid"
+        (inputs, targets), starts = pooled(tables)
+        schedules = [self.schedule(mine + start, seed) for mine, start, seed in zip(rows, starts, seeds, strict=True)]
+        return together(
+            networks,
+            fused_adam(float(self.learning_rate)),
+            schedules,
+            lambda network, batch: row_loss(forward(network, inputs[batch]), targets[batch]),
+        )
 
     def outputs(self, data: VerticalDataset) -> int:
         """Width of the output layer."""
@@ -209,6 +235,37 @@ def fit_alone(
         return float(loss.detach())
 
     losses = protocol.epochs(step, data.aligned("train"), session.seed)
+    return assessed(session, network, parties, losses)
+
+
+def fit_many_alone(
+    protocol: TrainedProtocol, sessions: Sequence[Session], networks: Sequence[nn.Module], parties: tuple[str, ...]
+) -> list[tuple[Predictor, dict[str, float]]]:
+    """`fit_alone` in every session: all networks at once where they can be stacked."""
+    if not stackable(networks[0]):
+        place = sessions[0].wire.parties[0]
+        pairs = zip(sessions, networks, strict=True)
+        return [fit_alone(protocol, session, network, parties, place) for session, network in pairs]
+    tables = [
+        (
+            to_tensor(np.hstack([session.data.blocks[party].values for party in parties])),
+            Labels(session.data).targets,
+        )
+        for session in sessions
+    ]
+    rows, seeds = [session.data.aligned("train") for session in sessions], [session.seed for session in sessions]
+    losses = protocol.fit_many(networks, tables, rows, seeds, lambda network, inputs: network([inputs]))
+    return [
+        assessed(session, network, parties, each)
+        for session, network, each in zip(sessions, networks, losses, strict=True)
+    ]
+
+
+def assessed(
+    session: Session, network: nn.Module, parties: tuple[str, ...], losses: list[float]
+) -> tuple[Predictor, dict[str, float]]:
+    """A network that was trained at one place, as the model to release, and how useful it is."""
+    data, labels = session.data, Labels(session.data)
     predictor = Predictor(network, parties, data.task, labels.centre, labels.scale)
 
     def useful(part: str) -> Mapping[str, float]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Literal
@@ -17,6 +17,7 @@ from vflaudit.core.dataset import Array
 from vflaudit.core.randomness import stream
 from vflaudit.errors import InputError
 from vflaudit.protocols.networks import seeded, to_tensor
+from vflaudit.protocols.shadows.stacked import along, fused_adam, pooled, together
 
 Latent = Literal["selu", "linear"]
 Error = Literal["mse", "mae"]
@@ -98,8 +99,13 @@ def distance_correlation(left: torch.Tensor, right: torch.Tensor) -> torch.Tenso
     return (covariance.clamp(min=0) / (sizes + 1e-12) + 1e-12).sqrt()
 
 
-def distillation_loss(model: Autoencoder, values: torch.Tensor, rows: torch.Tensor, teacher: Teacher) -> torch.Tensor:
-    """Eq. 9, averaged over the rows: reconstruction, and for aligned rows lambda times the distance to z_A.
+def distillation_loss(model: nn.Module, values: torch.Tensor, rows: torch.Tensor, teacher: Teacher) -> torch.Tensor:
+    """Eq. 9, averaged over the rows."""
+    return distillation_losses(model, values, rows, teacher).mean()
+
+
+def distillation_losses(model: nn.Module, values: torch.Tensor, rows: torch.Tensor, teacher: Teacher) -> torch.Tensor:
+    """Eq. 9 for each row: reconstruction, and for aligned rows lambda times the distance to z_A.
 
     As printed, both terms are sums over the coordinates of a row; `reduction="mean"` averages each, as the names MSE
     and MAE say, which makes the second term smaller by the ratio of the two widths.
@@ -109,10 +115,10 @@ def distillation_loss(model: Autoencoder, values: torch.Tensor, rows: torch.Tens
     squared = (rebuilt - values[rows]).square()
     distance = apart.square() if teacher.error == "mse" else apart.abs()
     if teacher.reduction == "sum":
-        own, distilled = squared.sum(dim=1), distance.sum(dim=1)
+        own, distilled = squared.sum(dim=-1), distance.sum(dim=-1)
     else:
-        own, distilled = squared.mean(dim=1), distance.mean(dim=1)
-    return (own + teacher.weight * teacher.known[rows] * distilled).mean()
+        own, distilled = squared.mean(dim=-1), distance.mean(dim=-1)
+    return own + teacher.weight * teacher.known[rows] * distilled
 
 
 def train(
@@ -126,37 +132,92 @@ def train(
 ) -> list[float]:
     """Train on these rows; returns the loss of every epoch. Without a teacher, plain reconstruction."""
     inputs = to_tensor(values)
-    optimiser = torch.optim.Adam(model.parameters(), lr=training.learning_rate, fused=True)
+    optimiser = fused_adam(training.learning_rate)(model.parameters())
+
+    def step(batch: Array, epoch: int) -> float:
+        rows = torch.from_numpy(batch)
+        if teacher is None:
+            loss = reconstruction_loss(model, inputs, rows)
+            if training.decorrelation and len(rows) > 2:
+                latent = model.encoder(inputs[rows])
+                loss = loss + training.decorrelation * distance_correlation(inputs[rows], latent)
+        else:
+            loss = distillation_loss(model, inputs, rows, teacher)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        return float(loss.detach())
+
+    return along(schedule(training, len(inputs), rng, after_epoch), step)
+
+
+def schedule(
+    training: Training,
+    count: int,
+    rng: np.random.Generator,
+    after_epoch: Callable[[int, float], None] | None = None,
+    start: int = 0,
+) -> Generator[tuple[Array, int], float, list[float]]:
+    """Batches of so many rows, which begin at `start`, and their epochs; it is sent each batch's loss."""
     losses: list[float] = []
     for epoch in range(training.epochs):
-        order = torch.from_numpy(rng.permutation(len(inputs)))
-        total = 0.0
-        for rows in order.split(training.batch_size):
-            if teacher is None:
-                loss = reconstruction_loss(model, inputs, rows)
-                if training.decorrelation and len(rows) > 2:
-                    latent = model.encoder(inputs[rows])
-                    loss = loss + training.decorrelation * distance_correlation(inputs[rows], latent)
-            else:
-                loss = distillation_loss(model, inputs, rows, teacher)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            total += float(loss.detach()) * len(rows)
+        order, total = rng.permutation(count), 0.0
+        for first in range(0, count, training.batch_size):
+            batch = order[first : first + training.batch_size]
+            total += (yield batch + start, epoch) * len(batch)
         if not math.isfinite(total):
             raise InputError(
                 f"training diverged in epoch {epoch + 1}: use a learning_rate below {training.learning_rate}"
             )
-        losses.append(total / len(inputs))
+        losses.append(total / count)
         if after_epoch is not None:
             after_epoch(epoch, losses[-1])
     return losses
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """An autoencoder to train: the rows, the order of batches, and a teacher if there is one."""
+
+    model: Autoencoder
+    values: Array
+    rng: np.random.Generator
+    teacher: Teacher | None = None
+
+
+def train_many(lessons: Sequence[Lesson], training: Training) -> None:
+    """`train` on every lesson, all at once. They have the same widths, and all of them or none have a teacher."""
+    teachers = [lesson.teacher for lesson in lessons if lesson.teacher is not None]
+    tables = [
+        [to_tensor(lesson.values), *([lesson.teacher.joint, lesson.teacher.known] if lesson.teacher else [])]
+        for lesson in lessons
+    ]
+    (inputs, *taught), starts = pooled(tables)
+    teacher = replace(teachers[0], joint=taught[0], known=taught[1]) if teachers else None
+
+    def losses(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+        if teacher is not None:
+            return distillation_losses(model, inputs, rows, teacher)
+        return (model(inputs[rows])[1] - inputs[rows]).square().mean(dim=-1)
+
+    schedules = [
+        schedule(training, len(lesson.values), lesson.rng, start=start)
+        for lesson, start in zip(lessons, starts, strict=True)
+    ]
+    together([lesson.model for lesson in lessons], fused_adam(training.learning_rate), schedules, losses)
 
 
 def fit_autoencoder(
     values: Array, layers: Sequence[int], latent: Latent, training: Training, seed: int, *path: str
 ) -> Autoencoder:
     """An autoencoder of these rows, trained from scratch."""
-    model = make_autoencoder(values.shape[1], layers, latent, seed, *path)
-    train(model, values, training, stream(seed, *path, "batches"))
-    return model
+    lesson = first_lesson(values, layers, latent, seed, *path)
+    train(lesson.model, lesson.values, training, lesson.rng)
+    return lesson.model
+
+
+def first_lesson(values: Array, layers: Sequence[int], latent: Latent, seed: int, *path: str) -> Lesson:
+    """A new autoencoder for these rows, and the order of its batches."""
+    return Lesson(
+        make_autoencoder(values.shape[1], layers, latent, seed, *path), values, stream(seed, *path, "batches")
+    )

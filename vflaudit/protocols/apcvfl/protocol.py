@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -11,18 +12,18 @@ from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from vflaudit.core.dataset import Array, VerticalDataset
-from vflaudit.core.randomness import stream
 from vflaudit.core.run import Model, PartyState
 from vflaudit.errors import InputError
 from vflaudit.protocols.apcvfl.autoencoders import (
     Autoencoder,
     Error,
     Latent,
+    Lesson,
     Reduction,
     Teacher,
     Training,
+    first_lesson,
     fit_autoencoder,
-    make_autoencoder,
     train,
 )
 from vflaudit.protocols.apcvfl.classifier import classification_utility, fit_classifier, fold_utility
@@ -81,19 +82,22 @@ class DistillingProtocol(Protocol):
 
     def distil(self, session: Session, layers: tuple[int, ...], rows: Array, joint: Array) -> Autoencoder:
         """Step 3: g3 on all training rows of the active party, drawn to `joint` on the aligned `rows` (eq. 9)."""
-        data = session.data
-        own = held_rows(data, ACTIVE, "train")
         with session.wire.computing(ACTIVE):
-            values = data.blocks[ACTIVE].values[own]
-            known = np.isin(own, rows)
-            target = np.zeros((len(own), layers[-1]), dtype=np.float32)
-            target[known] = joint[np.searchsorted(rows, own[known])]
-            teacher = Teacher(
-                to_tensor(target), to_tensor(known), self.distillation_weight, self.distillation, self.reduction
-            )
-            model = make_autoencoder(values.shape[1], layers, self.latent, session.seed, ACTIVE, "g3")
-            train(model, values, self.training(), stream(session.seed, ACTIVE, "g3", "batches"), teacher=teacher)
-        return model
+            lesson = self.last_lesson(session, layers, rows, joint)
+            train(lesson.model, lesson.values, self.training(), lesson.rng, teacher=lesson.teacher)
+        return lesson.model
+
+    def last_lesson(self, session: Session, layers: tuple[int, ...], rows: Array, joint: Array) -> Lesson:
+        """What g3 is trained on: the active party's columns, and the teacher."""
+        own = held_rows(session.data, ACTIVE, "train")
+        known = np.isin(own, rows)
+        target = np.zeros((len(own), layers[-1]), dtype=np.float32)
+        target[known] = joint[np.searchsorted(rows, own[known])]
+        teacher = Teacher(
+            to_tensor(target), to_tensor(known), self.distillation_weight, self.distillation, self.reduction
+        )
+        values = session.data.blocks[ACTIVE].values[own]
+        return replace(first_lesson(values, layers, self.latent, session.seed, ACTIVE, "g3"), teacher=teacher)
 
     def classify_alone(self, session: Session, encoder: nn.Module) -> tuple[Model, nn.Linear, dict[str, float]]:
         """Step 4: the classifier on the enriched data; new rows are classified without anybody else (IV-D)."""
@@ -180,6 +184,15 @@ class APCVFL(DistillingProtocol):
         for party, kept in secrets.items():
             states[party] = replace(states[party], secrets=kept)
         return Outcome(states, model, utility)
+
+    def train_many(self, sessions: Sequence[Session]) -> list[Model]:
+        """All at once, step by step. The folds say how useful a model is and are not part of it."""
+        from vflaudit.protocols.apcvfl import shadows
+
+        quick = self.model_copy(update={"folds": None})
+        if self.variant in shadows.VARIANTS and not self.decorrelation:
+            return shadows.train_many(quick, sessions)
+        return quick.train_one_by_one(sessions)
 
     def federate(
         self, session: Session, modules: dict[str, nn.ModuleDict]

@@ -85,7 +85,7 @@ def batches(
 class Optimiser:
     """Adam with PyTorch's defaults, or plain SGD without momentum (App. A); weight decay is added to the gradient."""
 
-    def __init__(self, training: Training, size: int) -> None:
+    def __init__(self, training: Training, size: int | tuple[int, ...]) -> None:
         self.training, self.steps = training, 0
         self.first, self.second = np.zeros(size), np.zeros(size)  # Adam's moments
 
@@ -125,7 +125,7 @@ def noisy(
     return gradient / max(1.0, float(np.linalg.norm(gradient)) / privacy.clip) + noise
 
 
-def _check(values: Array, training: Training) -> None:
+def check(values: Array, training: Training) -> None:
     if not math.isfinite(float(values.sum())):
         raise InputError(f"training diverged: use a learning rate below {training.learning_rate}")
 
@@ -152,7 +152,7 @@ def descend(
     largest = 0
     for epoch, rows in schedule:
         outputs, tape = network.forward(parameters, inputs[rows], None if side is None else side[rows])
-        _check(outputs, training)
+        check(outputs, training)
         back, loss = delta(outputs, rows, epoch)
         if training.privacy is not None:
             gradient = noisy(network, parameters, tape, back, training.privacy, training.batch, noise)
@@ -162,6 +162,6 @@ def descend(
         losses.setdefault(epoch, []).append(loss)
         if keep:
             iterates.append(parameters)
-    _check(parameters, training)
+    check(parameters, training)
     means = np.array([np.mean(each) for each in losses.values()])
     return Descent(parameters, means, largest, np.array(iterates) if keep else None)

@@ -66,7 +66,10 @@ def _layers(module: nn.Module) -> tuple[list[nn.Module], int | None]:
 
 
 class Dense:
-    """Linear layers with ReLU or tanh after some of them, in float64."""
+    """Linear layers with ReLU or tanh after some of them, in float64.
+
+    All arrays may have leading axes: (networks, parameters) and (networks, rows, columns) are many networks at once.
+    """
 
     dtype = np.float64
 
@@ -90,7 +93,8 @@ class Dense:
     def _weights(self, parameters: Array, layer: int) -> tuple[Array, Array]:
         start, out, width = self.shapes[layer]
         middle = start + out * width
-        return parameters[start:middle].reshape(out, width), parameters[middle : middle + out]
+        weight = parameters[..., start:middle].reshape(*parameters.shape[:-1], out, width)
+        return weight, parameters[..., middle : middle + out]
 
     def forward(
         self, parameters: Array, inputs: Array, side: Array | None = None
@@ -99,10 +103,10 @@ class Dense:
         tape = []
         for layer, activation in enumerate(self.activations):
             if layer == self.joint and side is not None:
-                inputs = np.concatenate([inputs, side], axis=1)
+                inputs = np.concatenate([inputs, side], axis=-1)
             weight, bias = self._weights(parameters, layer)
-            outputs = inputs @ weight.T
-            outputs += bias
+            outputs = inputs @ weight.swapaxes(-1, -2)
+            outputs += bias[..., None, :]
             if activation == "relu":
                 np.maximum(outputs, 0, out=outputs)
             elif activation == "tanh":
@@ -115,7 +119,7 @@ class Dense:
         self, parameters: Array, tape: list[tuple[Array, Array]], delta: Array, clip: float | None = None
     ) -> tuple[Array, Array]:
         """sum_i s_i J_i^T delta_i with s_i = 1 / max(1, norm_i / clip), and the gradient at the side input."""
-        deltas, squared, side = [], np.zeros(len(delta)), delta[:, :0]
+        deltas, squared, side = [], np.zeros(delta.shape[:-1]), delta[..., :0]
         for layer in reversed(range(len(self.shapes))):
             inputs, outputs = tape[layer]
             if self.activations[layer] == "relu":
@@ -124,19 +128,19 @@ class Dense:
                 delta = delta * (1 - outputs * outputs)
             deltas.append(delta)
             if clip is not None:
-                squared += np.einsum("ij,ij->i", delta, delta) * (np.einsum("ij,ij->i", inputs, inputs) + 1)
+                squared += np.einsum("...j,...j", delta, delta) * (np.einsum("...j,...j", inputs, inputs) + 1)
             if layer:
                 delta = delta @ self._weights(parameters, layer)[0]
                 if layer == self.joint:
                     width = self.shapes[layer - 1][1]
-                    delta, side = delta[:, :width], delta[:, width:]
-        gradient = np.empty(self.size)
+                    delta, side = delta[..., :width], delta[..., width:]
+        gradient = np.empty((*parameters.shape[:-1], self.size))
         scale = None if clip is None else 1 / np.maximum(1, np.sqrt(squared) / clip)
         for layer, delta in enumerate(reversed(deltas)):
             weight, bias = self._weights(gradient, layer)
-            scaled = delta if scale is None else delta * scale[:, None]
-            np.matmul(scaled.T, tape[layer][0], out=weight)
-            scaled.sum(axis=0, out=bias)
+            scaled = delta if scale is None else delta * scale[..., None]
+            np.matmul(scaled.swapaxes(-1, -2), tape[layer][0], out=weight)
+            scaled.sum(axis=-2, out=bias)
         return gradient, side
 
 

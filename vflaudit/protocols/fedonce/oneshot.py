@@ -81,18 +81,23 @@ class OneShot:
             epochs = self.protocol.joint_epochs if losses else self.plan.setting.host.epochs
             losses = [*losses, *self.jointly(epochs)]
         costs = self.wire.costs
-        for party, module in self.modules.items():
-            write(module, self.parameters[party])
+        model = self.released()
         spent = {"training_rounds": float(costs.rounds), "training_bytes": float(costs.total.bytes)}
         utility = with_validation(self.serve("test"), self.serve("validation"), losses) | spent | self.curve
-        network = OneShotNetwork({party: self.modules[party] for party in self.guests}, self._host(), self.late)
-        parties = (HOST, *self.guests)
-        predictor = Predictor(network, parties, self.data.task, self.loss.centre, self.loss.scale)
         states = party_states(self.data, self.modules)
         for party, targets in self.targets.items():
             parameters = {**states[party].parameters, "targets": targets}
             states[party] = replace(states[party], parameters=parameters)
-        return Outcome(states, Model(predictor, parameters_of(network)), utility, ledger=self.ledger)
+        return Outcome(states, model, utility, ledger=self.ledger)
+
+    def released(self) -> Model:
+        """Everybody's networks as one, with the parameters that they have by now."""
+        for party, module in self.modules.items():
+            write(module, self.parameters[party])
+        network = OneShotNetwork({party: self.modules[party] for party in self.guests}, self._host(), self.late)
+        parties = (HOST, *self.guests)
+        predictor = Predictor(network, parties, self.data.task, self.loss.centre, self.loss.scale)
+        return Model(predictor, parameters_of(network))
 
     def _host(self) -> HostNetwork:
         module = self.modules[HOST]

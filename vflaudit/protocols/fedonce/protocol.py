@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, field_validator
 
 from defenses.base import Defense
 from vflaudit.core.dataset import VerticalDataset
-from vflaudit.core.run import ProtocolSpec
+from vflaudit.core.run import Model, ProtocolSpec
 from vflaudit.errors import InputError
 from vflaudit.protocols.base import Outcome, Protocol, Session
 from vflaudit.protocols.fedonce.descent import Privacy, Training
@@ -173,3 +173,11 @@ class FedOnce(Protocol):
         if self.variant in baselines.VARIANTS:
             return baselines.run(self, session)
         return oneshot.OneShot(self, session).run()
+
+    def train_many(self, sessions: Sequence[Session]) -> list[Model]:
+        """All at once, where every network is trained once and fully connected."""
+        from vflaudit.protocols.fedonce import shadows
+
+        if self.variant in shadows.VARIANTS and self.plan(sessions[0].data).setting.guest_model == "fc":
+            return shadows.train_many(self, sessions)
+        return self.train_one_by_one(sessions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from vflaudit.core.run import Model, PartyState
 from vflaudit.errors import InputError
 from vflaudit.protocols.base import Outcome, Session
 from vflaudit.protocols.networks import utility_of
-from vflaudit.protocols.rap.server import LimitedServer, Server
+from vflaudit.protocols.rap.server import LimitedServer, Server, fit_servers
 from vflaudit.protocols.rap.transforms import CategoricalLabel, FeatureTransform, NumericLabel
 from vflaudit.protocols.training import TrainedProtocol, with_validation
 
@@ -47,11 +47,21 @@ class RAP(TrainedProtocol):
     precision: Literal["float32", "float64"] = Field("float32", description="of the transformed features on the wire")
 
     def execute(self, session: Session) -> Outcome:
+        return self._start(session).run()
+
+    def train_many(self, sessions: Sequence[Session]) -> list[Model]:
+        """Each session sends its own transformed tables; then the servers train all at once."""
+        runs = [self._start(session) for session in sessions]
+        servers = [run.send()[0] for run in runs]
+        fit_servers(self, servers)
+        return [run.released(server) for run, server in zip(runs, servers, strict=True)]
+
+    def _start(self, session: Session) -> _Rap:
         if session.data.label_owner == "server":
             raise InputError("RAP hides the labels from the server: another party must own them")
         if session.protect.shuffle is not None and self.variant == "limited-server":
             raise InputError("a shuffle cannot be combined with the limited-server variant: rows must stay in step")
-        return _Rap(self, session).run()
+        return _Rap(self, session)
 
 
 def _single_number(block: Block) -> bool:
@@ -111,6 +121,17 @@ class _Rap:
 
     def run(self) -> Outcome:
         """Transform and transfer (steps 1-2), train (3), serve (4)."""
+        server, order = self.send()
+        losses = server.fit()
+        utility = with_validation(self.serve(server, "test"), self.serve(server, "validation"), losses)
+        return Outcome(self.states(server), self.released(server), utility, order)
+
+    def released(self, server: Server) -> Model:
+        """The model, and the server's part of its parameters."""
+        return Model(RapPredictor(self, server), server.parameters())
+
+    def send(self) -> tuple[Server, Array | None]:
+        """Steps 1 and 2: the server with what it was sent, and after a shuffle the row at each position there."""
         order = None
         self.wire.next_round()
         codes = 2 * len(self.data.classes) if self.data.task == "classification" else 0
@@ -131,10 +152,7 @@ class _Rap:
             sent = {"values": self.encoded_labels()}
             targets = self.wire.send(self.owner, "server", "labels", sent, rows=self.train)["values"]
             server = Server(self.protocol, self.session, features, targets, codes)
-        losses = server.fit()
-        utility = with_validation(self.serve(server, "test"), self.serve(server, "validation"), losses)
-        predictor = RapPredictor(self, server)
-        return Outcome(self.states(server), Model(predictor, server.parameters()), utility, order)
+        return server, order
 
     def serve(self, server: Server, part: str) -> Mapping[str, float]:
         """Clients transform, the server predicts, the label owner decodes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -77,6 +78,10 @@ class Server:
 
         return self.protocol.epochs(step, np.arange(len(self.inputs)), self.session.seed)
 
+    def lesson(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of all training rows."""
+        return self.inputs, self.targets
+
     def loss(self, rows: torch.Tensor) -> torch.Tensor:
         """Cross-entropy over 2C codes, or the squared errors of both models."""
         if self.classes:
@@ -118,6 +123,10 @@ class LimitedServer(Server):
         self.networks = [self._network(self.classes or 1, "server")]
         self.labels = Labels(session.data)
         self.targets = torch.zeros(0)
+
+    def lesson(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the gradients amount to: training on the label owner's own targets."""
+        return self.inputs, self.labels.targets[torch.from_numpy(np.array(self.rows))]
 
     def fit(self) -> list[float]:
         optimiser = self.protocol.adam(self.networks[0])
@@ -162,3 +171,18 @@ class LimitedServer(Server):
         twin.labels = labels  # type: ignore[attr-defined]
         twin.rows = np.zeros(0)  # type: ignore[attr-defined]
         return twin
+
+
+def fit_servers(protocol: TrainedProtocol, servers: Sequence[Server]) -> None:
+    """`fit` of every server, all at once: each has tables and networks of its own."""
+
+    def forward(networks: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([network(inputs) for network in networks.children()], dim=-1)
+
+    protocol.fit_many(
+        [nn.ModuleList(server.networks) for server in servers],
+        [server.lesson() for server in servers],
+        [np.arange(len(server.inputs)) for server in servers],
+        [server.session.seed for server in servers],
+        forward,
+    )

@@ -73,7 +73,7 @@ class GlobalModule(nn.Module):
 
     def forward(self, joined: torch.Tensor) -> torch.Tensor:
         values = self.layers(joined)
-        return torch.cat([torch.zeros_like(values), values], dim=1) if self.single else values
+        return torch.cat([torch.zeros_like(values), values], dim=-1) if self.single else values
 
 
 class WholeNetwork(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -19,6 +19,7 @@ from vflaudit.core.run import Model, PartyState
 from vflaudit.errors import InputError
 from vflaudit.protocols.base import Outcome, Protocol, Session
 from vflaudit.protocols.networks import Predictor, outputs_to_predictions, parameters_of, seeded, to_tensor, utility_of
+from vflaudit.protocols.shadows.stacked import pooled, row_loss, stackable, together
 from vflaudit.protocols.training import Labels, party_states
 from vflaudit.protocols.vfedsec.channel import Batch, Channel, Clear, Masked, Part
 from vflaudit.protocols.vfedsec.clusters import ACTIVE, clusters_of, form_clusters
@@ -104,6 +105,25 @@ class VFedSec(Protocol):
     def execute(self, session: Session) -> Outcome:
         return Training(self, session, self.channel(session)).run()
 
+    def train_many(self, sessions: Sequence[Session]) -> list[Model]:
+        """All at once, unsecured: masks cancel exactly, so all that is left out is the rounding to fixed point."""
+        runs = [Training(self, session, Clear(self, session, clusters_of(session.data))) for session in sessions]
+        networks = [run.network() for run in runs]
+        changed = self.defect is not None or self.average == "clients" or sessions[0].protect.defenses
+        if changed or not stackable(networks[0]):
+            return self.train_one_by_one(sessions)
+        columns = [[to_tensor(run.data.cluster_values(party)) for party in run.representatives] for run in runs]
+        widths = [part.shape[1] for part in columns[0]]
+        tables = [(torch.cat(parts, dim=1), run.labels.targets) for parts, run in zip(columns, runs, strict=True)]
+        (inputs, targets), starts = pooled(tables)
+
+        def losses(network: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+            return row_loss(network(list(inputs[rows].split(widths, dim=-1))), targets[rows])
+
+        schedules = [run.schedule(start) for run, start in zip(runs, starts, strict=True)]
+        together(networks, runs[0].optimiser, schedules, losses)
+        return [run.released() for run in runs]
+
 
 class Training:
     """The moving parts of one run. Each module lives at the party that computes with it."""
@@ -130,18 +150,18 @@ class Training:
                     self.slices[cluster] = made
                 else:
                     self.own[party] = made
-        self.optimisers = {"server": self.optimiser(self.top)}
+        self.optimisers = {"server": self.optimiser(self.top.parameters())}
         for cluster, part in self.slices.items():
             trained = self.own[cluster[0]] if len(cluster) == 1 else part
-            self.optimisers[cluster[0]] = self.optimiser(trained)
+            self.optimisers[cluster[0]] = self.optimiser(trained.parameters())
         self.number = 0
-        self.schedule: list[Array] = []
+        self.told: list[Array] = []
         self.seen: dict[str, list[Array]] = {party: [] for party in self.own}
 
-    def optimiser(self, module: torch.nn.Module) -> torch.optim.Optimizer:
+    def optimiser(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Plain SGD or Adam with the paper's learning rate."""
         kind = torch.optim.SGD if self.protocol.optimiser == "sgd" else torch.optim.Adam
-        return kind(module.parameters(), lr=self.protocol.learning_rate)
+        return kind(parameters, lr=self.protocol.learning_rate)
 
     def run(self) -> Outcome:
         """Train, then test, everything through the wire."""
@@ -149,12 +169,27 @@ class Training:
             self.step(rows, epoch)
         utility = dict(self.serve("test"))
         utility |= {f"validation_{name}": value for name, value in self.serve("validation").items()}
-        slices = [self.own[cluster[0]] for cluster in self.clusters]
-        network = WholeNetwork(slices, self.top)
-        representatives = tuple(cluster[0] for cluster in self.clusters)
-        predictor = Predictor(network, representatives, self.data.task, self.labels.centre, self.labels.scale)
-        model = Model(predictor, parameters_of(network))
-        return Outcome(self.states(), model, utility, order=self.places(self.schedule))
+        return Outcome(self.states(), self.released(), utility, order=self.places(self.told))
+
+    @property
+    def representatives(self) -> tuple[str, ...]:
+        """One party of each cluster: they compute with the same slice."""
+        return tuple(cluster[0] for cluster in self.clusters)
+
+    def network(self) -> WholeNetwork:
+        """What the parties compute together."""
+        return WholeNetwork([self.own[party] for party in self.representatives], self.top)
+
+    def released(self) -> Model:
+        """The model, over the columns of one party per cluster."""
+        network = self.network()
+        predictor = Predictor(network, self.representatives, self.data.task, self.labels.centre, self.labels.scale)
+        return Model(predictor, parameters_of(network))
+
+    def schedule(self, start: int) -> Generator[tuple[Array, int], float, None]:
+        """The batches of `batches`, in a table where the rows begin at `start`; it is sent each batch's loss."""
+        for epoch, rows in self.batches():
+            check_loss((yield rows + start, epoch), epoch)
 
     def batches(self) -> Iterator[tuple[int, Array]]:
         """The active party's choice: a new random order each epoch, or one order for all."""
@@ -174,7 +209,7 @@ class Training:
         batch = Batch(self.number, rows, epoch)
         held = {ACTIVE: rows, **self.channel.open(batch)}
         self.number += 1
-        self.schedule.append(rows)
+        self.told.append(rows)
         for party, ids in held.items():
             self.seen[party].append(ids)
         return batch, held
@@ -230,8 +265,7 @@ class Training:
             loss = self.labels.loss_at(outputs, torch.from_numpy(told))
             loss.backward()
             self.update("server", self.top)
-        if not math.isfinite(float(loss.detach())):
-            raise InputError(f"training diverged in epoch {epoch + 1}: use a learning_rate below its present value")
+        check_loss(float(loss.detach()), epoch)
         assert joined.grad is not None
         self.wire.next_round()
         for party, ids in held.items():
@@ -304,3 +338,9 @@ class Training:
             secrets = {"schedule": self.places(self.seen[party]), **self.channel.secrets(party)}
             states[party] = replace(states[party], secrets=secrets)
         return states
+
+
+def check_loss(loss: float, epoch: int) -> None:
+    """Stop where the numbers have run away."""
+    if not math.isfinite(loss):
+        raise InputError(f"training diverged in epoch {epoch + 1}: use a learning_rate below its present value")
