@@ -17,10 +17,14 @@ from vflaudit.core.dataset import Array
 
 
 class RandomRotation(ArrayDefense):
-    """Turn the representation by a private random rotation, drawn anew in every run."""
+    """Turn the representation by a private random rotation, drawn anew in every run.
+
+    For protocols that send once: gradients that come back would have to be turned too.
+    """
 
     name: ClassVar[str] = "random-rotation"
     hook: ClassVar[Hook] = "features_out"
+    applies_to: ClassVar[tuple[str, ...]] = ("apc-vfl", "fedonce", "rap")
 
     def apply(self, values: Array, rng: np.random.Generator) -> Array:
         seed = rng.bit_generator.seed_seq

@@ -109,7 +109,7 @@ def test_two_classes_under_one_layer_are_exact_whatever_is_off(rows: int, hidden
     on = rng.random((rows, hidden)) >= off
     on[:, 0] = True  # one unit that is on for everybody connects all rows
     weight = rng.uniform(0.01, 1, hidden) * rng.choice([-1, 1], hidden)
-    member, _ = bundles(size[:, None] * weight * on, 2, 0)
+    member, *_ = bundles(size[:, None] * weight * on, 2, 0)
     assert np.array_equal(member == member[0], labels == labels[0])
 
 
