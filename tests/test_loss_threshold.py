@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vflaudit as va
-from attacks.loss_threshold import LossThreshold, share_above
+from attacks.loss_threshold import LossThreshold
+from attacks.membership_base import share_above
 from vflaudit.core.dataset import Column, Table, VerticalDataset
 from vflaudit.core.games import Guess, Membership, Score
 from vflaudit.core.run import Run

@@ -211,12 +211,14 @@ def run_(
     from vflaudit.lab.suite import load_suite
 
     size = _size(fast, full)
-    loaded = load_suite(suite, seeds)
+    loaded = load_suite(suite, seeds, fast=fast)
     if seeds is None and size != "default":
-        loaded = load_suite(suite, max(2, loaded.seeds // 2) if size == "fast" else 2 * loaded.seeds)
+        loaded = load_suite(suite, max(2, loaded.seeds // 2) if fast else 2 * loaded.seeds, fast=fast)
     gate = loaded.gate if gate is None else gate
-    command = f"vflaudit run {suite} --seeds {loaded.seeds} --out {out}"
-    extra = {"suite": loaded.name, "summary": loaded.summary, "gate": gate, "seeds": loaded.seeds, "command": command}
+    command = f"vflaudit run {suite} --seeds {loaded.seeds}{' --fast' if fast else ''} --out {out}"
+    published = [number.model_dump() for number in loaded.published]
+    extra: dict[str, Any] = {"suite": loaded.name, "summary": loaded.summary, "gate": gate, "seeds": loaded.seeds}
+    extra |= {"command": command, "published": published}
     with progress_bar(loaded.name) as progress:
         outcome = run_experiments(
             loaded.experiments,

@@ -119,7 +119,7 @@ def sentence(rows: Sequence[Measured]) -> str:
     parts = []
     for row in rows:
         low, high = row.interval
-        parts.append(f"{row.what}: {row.measure} {_short(np.mean(row.values))} [{_short(low)}, {_short(high)}]")
+        parts.append(f"{row.what}: {row.measure} {_short(float(np.mean(row.values)))} [{_short(low)}, {_short(high)}]")
     return f"{'; '.join(parts)} over {len(rows[0].values)} seeds." if rows else "Nothing was measured."
 
 

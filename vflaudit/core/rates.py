@@ -159,7 +159,8 @@ class RateAtThreshold:
 
     `threshold` is a score: rows above it are called members. `members` and `non_members` are the rows behind
     `tpr` and `fpr`. Both intervals are exact given the threshold; how far the threshold itself missed its
-    target is what `fpr` says.
+    target is what `fpr` says. `target_interval` is for the true positive rate where the false positive rate
+    is the target exactly: it allows for that miss too.
     """
 
     fpr_target: float
@@ -170,6 +171,24 @@ class RateAtThreshold:
     fpr_interval: Interval
     members: int
     non_members: int
+    target_interval: Interval
+
+
+def _at_target(ranks: NDArray[np.int64], mask: Mask, fpr: float, alpha: float) -> Interval:
+    """Limits of the true positive rate at a false positive rate of `fpr`, each missing with at most alpha / 2.
+
+    Of n non-members, binomially many exceed the unknown threshold of that rate. With probability 1 - alpha/4
+    it is below the a-th greatest of their scores, and as surely above the b-th; Clopper-Pearson limits of the
+    members above the one and above the other take the rest of the error.
+    """
+    from scipy.stats import binom
+
+    outside, members = np.sort(ranks[~mask])[::-1], int(mask.sum())
+    few = int(binom.ppf(alpha / 4, outside.size, fpr))  # P(fewer exceed it) <= alpha / 4
+    many = int(binom.isf(alpha / 4, outside.size, fpr)) + 1  # P(so many exceed it) <= alpha / 4
+    strict = int((ranks[mask] > outside[few - 1]).sum()) if few else 0
+    loose = int((ranks[mask] > outside[many - 1]).sum()) if many <= outside.size else members
+    return float(beta_limits(strict, members, alpha / 4)[0]), float(beta_limits(loose, members, alpha / 4)[1])
 
 
 def tpr_at_fpr(
@@ -184,7 +203,7 @@ def tpr_at_fpr(
     Assumes independent rows.
     """
     mask, array = two_classes(member, scores)
-    alpha_of(confidence)
+    alpha = alpha_of(confidence)
     if not 0.0 < fpr < 1.0:
         raise InputError(f"the false positive rate is {fpr!r}, expected a number strictly between 0 and 1")
     outside = np.flatnonzero(~mask)
@@ -196,6 +215,7 @@ def tpr_at_fpr(
     pivot = chosen[np.argsort(ranks[chosen])[-above]]
     hits, alarms = int((ranks[mask] > ranks[pivot]).sum()), int((ranks[kept] > ranks[pivot]).sum())
     members = int(mask.sum())
+    low, high = _at_target(ranks, mask, fpr, alpha)
     return RateAtThreshold(
         fpr_target=float(fpr),
         threshold=float(array[pivot]),
@@ -205,6 +225,7 @@ def tpr_at_fpr(
         fpr_interval=clopper_pearson(alarms, kept.size, confidence),
         members=members,
         non_members=int(kept.size),
+        target_interval=(min(low, hits / members), max(high, hits / members)),
     )
 
 

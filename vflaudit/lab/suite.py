@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vflaudit import registry
 from vflaudit.core.config import sentence
+from vflaudit.core.loading import load_table, looks_like_file, parse_data
 from vflaudit.errors import InputError, unknown
 from vflaudit.lab.experiment import Experiment
+
+
+class Published(BaseModel):
+    """A number that a paper prints about a run: its measure of utility on the same data with the same settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    source: str
+    protocol: str
+    data: str
+    set: dict[str, Any] = Field(default_factory=dict, description="settings that the experiment has too")
+    metric: str = Field(description="a name in the utility of a result")
+    value: float
 
 
 class SuiteFile(BaseModel):
@@ -23,6 +37,8 @@ class SuiteFile(BaseModel):
     seeds: int = Field(3, ge=1, le=10_000)
     gate: float | None = Field(None, description="the largest advantage that is still acceptable")
     defaults: dict[str, Any] = Field(default_factory=dict, description="values for every experiment")
+    fast: dict[str, Any] = Field(default_factory=dict, description="what --fast puts in place of experiments' own")
+    published: list[Published] = Field(default_factory=list, description="the paper's numbers, for the report")
     experiment: list[dict[str, Any]] = Field(min_length=1)
 
 
@@ -35,6 +51,7 @@ class Suite(BaseModel):
     seeds: int
     gate: float | None
     experiments: tuple[Experiment, ...]
+    published: tuple[Published, ...] = ()
 
 
 def find_suite(name_or_path: str) -> Path:
@@ -60,8 +77,8 @@ def read_file(path: Path) -> SuiteFile:
         raise sentence(error, SuiteFile, f"suite {path.name!r}") from None
 
 
-def load_suite(name_or_path: str, seeds: int | None = None) -> Suite:
-    """Every experiment of a suite, for seeds 0..K-1."""
+def load_suite(name_or_path: str, seeds: int | None = None, *, fast: bool = False) -> Suite:
+    """Every experiment of a suite, for seeds 0..K-1; `fast` takes what the file has in its `fast` table."""
     path = find_suite(name_or_path)
     file = read_file(path)
     count = file.seeds if seeds is None else seeds
@@ -70,16 +87,34 @@ def load_suite(name_or_path: str, seeds: int | None = None) -> Suite:
     experiments = [
         expanded.model_copy(update={"seed": seed})
         for number, entry in enumerate(file.experiment, start=1)
-        for expanded in expand(entry, file.defaults, f"suite {path.name!r}, experiment {number}")
+        for expanded in expand(
+            entry, file.defaults, f"suite {path.name!r}, experiment {number}", file.fast if fast else {}
+        )
         for seed in range(count)
     ]
-    return Suite(name=path.stem, summary=file.summary, seeds=count, gate=file.gate, experiments=tuple(experiments))
+    return Suite(
+        name=path.stem,
+        summary=file.summary,
+        seeds=count,
+        gate=file.gate,
+        experiments=tuple(experiments),
+        published=tuple(file.published),
+    )
 
 
-def expand(entry: dict[str, Any], defaults: dict[str, Any], where: str) -> list[Experiment]:
-    """One entry, multiplied out over the lists in its `vary` table (`vary = {data = ["wine", "iris"]}`)."""
+def expand(
+    entry: dict[str, Any], defaults: dict[str, Any], where: str, instead: dict[str, Any] | None = None
+) -> list[Experiment]:
+    """One entry, multiplied out over the lists in its `vary` table (`vary = {data = ["wine", "iris"]}`).
+
+    `instead` replaces fields, and single settings of `set`. With `optional`, data that is not here is left out.
+    """
     values = {**defaults, **entry}
-    vary = values.pop("vary", {})
+    if instead:
+        values |= instead | {"set": values.get("set", {}) | instead.get("set", {})}
+    vary, optional = values.pop("vary", {}), values.pop("optional", False)
+    if not isinstance(optional, bool):
+        raise InputError(f"{where}: optional={optional!r}, expected true or false")
     if not isinstance(vary, dict) or not all(isinstance(options, list) and options for options in vary.values()):
         raise InputError(f"{where}: 'vary' is a table of non-empty lists, as in vary = {{data = ['wine', 'iris']}}")
     if "seed" in values or "seed" in vary:
@@ -99,7 +134,20 @@ def expand(entry: dict[str, Any], defaults: dict[str, Any], where: str) -> list[
             found.append(Experiment(**one))
         except ValidationError as error:
             raise sentence(error, Experiment, where) from None
-    return found
+    return [one for one in found if not optional or _present(one.data)]
+
+
+@cache
+def _present(data: str) -> bool:
+    """True if the data can be loaded here: an optional experiment is left out otherwise."""
+    if looks_like_file(data):
+        return Path(data).is_file()
+    registry.load("datasets", parse_data(data)[0])  # a name that nobody knows is a mistake, wherever it stands
+    try:
+        load_table(data)
+    except InputError:
+        return False
+    return True
 
 
 def listing() -> list[dict[str, str]]:

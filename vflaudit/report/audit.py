@@ -15,6 +15,7 @@ from vflaudit.errors import InputError
 from vflaudit.lab.result import Result, dumps
 from vflaudit.lab.store import Store
 from vflaudit.report.figures import Figure, load_figures
+from vflaudit.report.published import Beside, find_published
 from vflaudit.report.schema import Verdict
 from vflaudit.report.summary import (
     Row,
@@ -68,6 +69,7 @@ class Audit:
     missing: int
     figures: list[Figure] = field(default_factory=list)
     figure_notes: list[str] = field(default_factory=list)
+    published: list[Beside] = field(default_factory=list)
 
     @property
     def findings(self) -> list[Row]:
@@ -158,6 +160,7 @@ def load_audit(folder: str | Path, gate: float | None = None) -> Audit:
         missing=max(len(index["keys"]) - len(results), 0),
         figures=figures,
         figure_notes=notes,
+        published=find_published(index, results),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vflaudit.core.costs import Network
-from vflaudit.report import plots, summary, words
+from vflaudit.report import membership, plots, summary, words
 from vflaudit.report.audit import Audit
 from vflaudit.report.narrative import paragraph
 from vflaudit.report.plane import planes
@@ -34,7 +34,7 @@ def render_html(audit: Audit) -> str:
         number=words.number, signed=words.signed, interval=words.interval, size=words.size,
         duration=words.duration, plain=_plain,
     )  # fmt: skip
-    compared = find_planes(audit)
+    compared, attacked = find_planes(audit), membership.find_membership(audit)
     return environment.get_template(TEMPLATE).render(
         audit=audit,
         paragraph=paragraph(audit),
@@ -43,6 +43,9 @@ def render_html(audit: Audit) -> str:
         costs=plots.costs(audit),
         planes=list(zip(compared, planes(compared), strict=True)),
         heatmaps=plots.heatmaps(audit),
+        members=attacked,
+        rocs=membership.curves(attacked),
+        resolution=membership.resolution(attacked),
         bar=bar,
         behind=lambda evidence: rows_behind(audit, evidence),
         ran=ran(audit),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from vflaudit.report.audit import Audit
+from vflaudit.report.membership import Attacked, find_membership, resolution
 from vflaudit.report.narrative import paragraph
 from vflaudit.report.summary import Row
 from vflaudit.report.tradeoff import Plane, find_planes
@@ -48,9 +49,12 @@ def render_markdown(audit: Audit) -> str:
         lines += [f"- {escape(name)}: {escape(why)}" for name, why in audit.failures.items()] + [""]
     if audit.findings:
         lines += ["## Findings", "", *_rows(audit.findings, "Finding")]
+    lines += _membership(find_membership(audit))
     for plane in find_planes(audit):
         lines += [f"## What survives: {escape(plane.title)}", ""]
         lines += _survivors(plane)
+    if audit.published:
+        lines += ["## Beside the paper's numbers", "", *_published(audit)]
     if audit.targets:
         lines += ["## Utility and cost", "", *_costs(audit)]
     if audit.controls:
@@ -77,6 +81,22 @@ def _rows(rows: Sequence[Row], last: str) -> list[str]:
     )  # fmt: skip
 
 
+def _membership(attacked: Sequence[Attacked]) -> list[str]:
+    if not attacked:
+        return []
+    head = ("Target", "Dataset", "Attack", "AUC", "Balanced accuracy", "TPR at 1% FPR", "TPR at 0.1% FPR", "Shadows")
+    rows = [
+        (
+            one.row.target, one.row.dataset, ", ".join([one.row.attack, *filter(None, [one.row.control])]),
+            f"{number(one.row.score)} {interval(one.row.score_interval, sign=False)}", one.accuracy,
+            *one.rates.values(), "–" if one.shadows is None else one.shadows, one.people,
+        )
+        for one in attacked
+    ]  # fmt: skip
+    lines = table((*head, "Most exposed candidates"), rows, right=(3, 4, 5, 6, 7))
+    return ["## Membership", "", escape(resolution(attacked)), "", *lines]
+
+
 def _survivors(plane: Plane) -> list[str]:
     rows = [
         (
@@ -89,6 +109,16 @@ def _survivors(plane: Plane) -> list[str]:
     head = ("Target", f"Utility ({plane.worth})", "Strongest attack", "Advantage", "Finding", "On the frontier")
     note = "The frontier has the targets that no other beats in both utility and advantage."
     return [*table(head, rows, right=(1, 3)), note, ""]
+
+
+def _published(audit: Audit) -> list[str]:
+    rows = [
+        (b.target, b.dataset, f"{b.rows:,}", b.metric, number(b.here), interval(b.interval, sign=False), b.seeds,
+         number(b.paper), b.source)
+        for b in audit.published
+    ]  # fmt: skip
+    head = ("Target", "Dataset", "Rows", "Measure", "Here", "95% interval", "Seeds", "Paper", "Where")
+    return table(head, rows, right=(2, 4, 5, 6, 7))
 
 
 def _costs(audit: Audit) -> list[str]:

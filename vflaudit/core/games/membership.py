@@ -15,6 +15,10 @@ from vflaudit.core.run import Run
 from vflaudit.core.view import Challenge
 from vflaudit.errors import InputError
 
+RATES = {"tpr_at_1%_fpr": 0.01, "tpr_at_0.1%_fpr": 0.001}
+POINTS = 60  # of the ROC curve that a result keeps
+EXPOSED, EXPOSURE = 10, 0.05  # so many members at most, and only those whom so few others outscore
+
 
 class Membership(Game):
     """Tell training rows from fresh rows of the population; scored by AUC and by TPR at 1% and 0.1% FPR."""
@@ -24,7 +28,11 @@ class Membership(Game):
     candidates: int | None = None
 
     def _draw(self, run: Run) -> tuple[Array, Array, Array]:
-        """(member rows, pool rows, shuffle): half members, half from the pool; the same whenever it is asked."""
+        """(member rows, pool rows, shuffle): half members, half from the pool; the same whenever it is asked.
+
+        Pool rows are taken from the end of the order whose beginning a `DistributionSample` shows, so that as few as
+        possible are known beforehand.
+        """
         pool = run.data.aux
         members = run.data.aligned("train")
         half = min(len(members), len(pool) if pool is not None else 0)
@@ -36,7 +44,7 @@ class Membership(Game):
         assert pool is not None
         return (
             rng.choice(members, half, replace=False),
-            rng.choice(len(pool), half, replace=False),
+            DistributionSample(len(pool)).rows(run)[-half:],
             rng.permutation(2 * half),
         )
 
@@ -79,9 +87,7 @@ class Membership(Game):
         """`guess.membership`: one score per candidate, higher means member.
 
         Chance is an AUC of 0.5. A corrupted party with columns does better from its own table alone: that is the
-        baseline then.
-
-        Candidates that the adversary knew beforehand are not scored.
+        baseline then. Candidates that the adversary knew beforehand are not scored.
         """
         truth = self.secret(run)
         scores = guess.membership
@@ -103,20 +109,48 @@ class Membership(Game):
         if recognised.any():
             baseline, effect = stats.auc_influence(truth, recognised.astype(float))
             gained = stats.difference_interval(value - baseline, influence - effect, smaller_class=min(members, others))
-        metrics: dict[str, Any] = {"auc": value}
         rng = stream(run.seed, "score", self.name)
         accuracy, interval = stats.balanced_accuracy_split(truth, scores, rng)
+        metrics: dict[str, Any] = {"auc": value, "auc_interval": [low, high], "members": members, "non_members": others}
         metrics |= {"balanced_accuracy": accuracy, "balanced_accuracy_interval": list(interval)}
-        for label, rate in (("tpr_at_1%_fpr", 0.01), ("tpr_at_0.1%_fpr", 0.001)):
-            found = stats.tpr_at_fpr(truth, scores, rate, rng)
-            metrics[label] = None if found is None else found.tpr
-            metrics[f"{label}_interval"] = None if found is None else list(found.tpr_interval)
+        for name, rate in RATES.items():
+            metrics |= _rate(name, rate, truth, scores, rng)
+        metrics |= {"roc": roc_points(truth, scores), "most_exposed": exposed(truth, scores, np.flatnonzero(undecided))}
         return self._score(
-            guess,
-            party=None,
-            score=value,
-            baseline=baseline,
-            interval=gained,
-            rows=len(truth),
-            metrics=metrics,
+            guess, party=None, score=value, baseline=baseline, interval=gained, rows=len(truth), metrics=metrics
         )
+
+
+def _rate(name: str, rate: float, truth: Array, scores: Array, rng: np.random.Generator) -> dict[str, Any]:
+    """The true positive rate at a false positive rate, with its interval, or why the data cannot tell."""
+    found = stats.tpr_at_fpr(truth, scores, rate, rng)
+    if found is None:
+        reason = f"{int((~truth).sum()):,} non-members cannot resolve a rate of {rate:.1%}: {10 / rate:,.0f} are needed"
+        return {name: None, f"{name}_interval": None, f"{name}_reason": reason}
+    return {name: found.tpr, f"{name}_interval": list(found.target_interval)}
+
+
+def roc_points(truth: Array, scores: Array) -> dict[str, list[float]]:
+    """At most `POINTS` points of the ROC curve, at false positive rates that are even on a log scale."""
+    fpr, tpr = stats.roc(truth, scores)
+    others = int((~truth).sum())
+    at = np.unique(np.geomspace(1, others, POINTS).round()) / others
+    before = np.searchsorted(fpr, at, "right") - 1
+    after = np.minimum(before + 1, len(fpr) - 1)
+    step = np.where(after > before, fpr[after] - fpr[before], 1.0)
+    height = tpr[before] + (at - fpr[before]) / step * (tpr[after] - tpr[before])
+    return {"fpr": at.round(6).tolist(), "tpr": height.round(6).tolist()}
+
+
+def exposed(truth: Array, scores: Array, places: Array) -> list[dict[str, float]]:
+    """The members that hardly any non-member outscores: their places among the candidates, and how few do.
+
+    `fpr` is (1 + non-members that score as high) / (1 + non-members): who is that sure to be called a member.
+    """
+    others, members = np.sort(scores[~truth]), np.flatnonzero(truth)
+    as_high = len(others) - np.searchsorted(others, scores[members], "left")
+    chance = (1 + as_high) / (1 + len(others))
+    order = np.lexsort((-scores[members], chance))[:EXPOSED]
+    return [
+        {"candidate": int(places[members[one]]), "fpr": float(chance[one])} for one in order if chance[one] <= EXPOSURE
+    ]
