@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vflaudit.core.costs import Network
-from vflaudit.report import membership, plots, summary, words
+from vflaudit.report import membership, membership_bound, plots, summary, words
 from vflaudit.report.audit import Audit
 from vflaudit.report.narrative import paragraph
 from vflaudit.report.plane import planes
@@ -44,7 +44,7 @@ def render_html(audit: Audit) -> str:
         planes=list(zip(compared, planes(compared), strict=True)),
         heatmaps=plots.heatmaps(audit),
         members=attacked,
-        rocs=membership.curves(attacked),
+        rocs=[*membership.curves(attacked), *membership_bound.bounds(audit)],
         resolution=membership.resolution(attacked),
         bar=bar,
         behind=lambda evidence: rows_behind(audit, evidence),

@@ -40,7 +40,9 @@ def measured_on(*data: str) -> str:
         if item.startswith("synthetic"):
             words.append(f"synthetic columns like {name}'s" if name else item)
         else:
-            words.append(f"{name} ({rows} real rows, the paper's split)" if name else f"{item} (real, not in the paper)")
+            words.append(
+                f"{name} ({rows} real rows, the paper's split)" if name else f"{item} (real, not in the paper)"
+            )
     return "; ".join([*words, "two passive parties per cluster"])
 
 
