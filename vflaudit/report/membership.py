@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vflaudit.accounting.tradeoff import most_found
 from vflaudit.core.games.membership import EXPOSURE, RATES
 from vflaudit.core.statistics import t_interval
 from vflaudit.lab.result import Result
@@ -173,6 +174,10 @@ def _panel(axes: Axes, group: Sequence[Attacked], attacks: Sequence[str], theme:
     bare(axes, theme, grid="both")
     start = min(LOWEST, *(one.curve[0][0] for one in group))
     axes.set(xscale="log", yscale="log", xlim=(start, 1), ylim=(start, 1.15))
+    powers = [power for power in (1e-4, 1e-3, 1e-2, 1e-1, 1.0) if power >= start]
+    axes.set_xticks(powers, [f"{power:g}" for power in powers])
+    axes.set_yticks(powers, [f"{power:g}" for power in powers])
+    axes.minorticks_off()
     axes.plot([start, 1], [start, 1], color=theme.muted, linewidth=1, linestyle=":")
     bound = stated_bound(group[0].row)
     if bound:
@@ -188,13 +193,13 @@ def _panel(axes: Axes, group: Sequence[Attacked], attacks: Sequence[str], theme:
 
 
 def stated_bound(row: Row) -> Callable[[float], float] | None:
-    """The largest TPR at a FPR under (epsilon, delta)-DP (Kairouz, Oh and Viswanath 2015), where epsilon was set."""
+    """The largest TPR at a FPR under (epsilon, delta)-differential privacy, where epsilon was set."""
     asked = row.experiment.get("set") or {}
     epsilon = asked.get("epsilon", asked.get("protocol.epsilon"))
     if not isinstance(epsilon, int | float):
         return None
-    delta, grow = float((row.parameters.get("protocol") or {}).get("delta") or DELTA), math.exp(epsilon)
-    return lambda fpr: min(1.0, grow * fpr + delta, 1 - (1 - delta - fpr) / grow)
+    delta = float((row.parameters.get("protocol") or {}).get("delta") or DELTA)
+    return lambda fpr: float(most_found(epsilon, delta, fpr))
 
 
 def _line(attacks: Sequence[str], attack: str, theme: Theme) -> dict[str, Any]:
