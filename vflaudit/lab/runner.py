@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,14 +110,35 @@ def run_experiments(
     done, failures = len(kept), {}
     if progress:
         progress(done, len(planned))
-    for finished in _parallel(todo, str(store.folder), jobs, backend):
-        for name, failure in finished:
-            done += 1
-            if failure is not None:
-                failures[name] = failure
-        if progress:
-            progress(done, len(planned))
+    with _interruptible() as interrupted:
+        for finished in _parallel(todo, str(store.folder), jobs, backend):
+            for name, failure in finished:
+                done += 1
+                if failure is not None:
+                    failures[name] = failure
+            if progress:
+                progress(done, len(planned))
+            if interrupted.is_set():
+                raise KeyboardInterrupt
     return Outcome(store.finish(), failures, len(kept), store)
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Remembers Ctrl-C: Python drops the exception where it happens to fall into a library's callback."""
+    interrupted = threading.Event()
+
+    def stop(*_: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    mine = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, stop) if mine else None
+    try:
+        yield interrupted
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, before)
 
 
 def _parallel(todo: list[list[tuple[str, Experiment]]], folder: str, jobs: int, backend: str) -> Any:
