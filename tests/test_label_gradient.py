@@ -41,7 +41,12 @@ def infer(
 def test_class_shares_suffice(name: str, protocol: str, party: str, parameters: dict[str, Any]) -> None:
     for seed in SEEDS:
         score = infer(name, protocol, party, seed, va.ClassPriors(), **parameters)
-        assert score.score > 0.999 and score.baseline == 0.5 and score.interval[0] > 0.3
+        assert score.score > 0.999
+        if name == "wine":
+            assert score.baseline == 0.5 and score.interval[0] > 0.3
+        else:  # its columns go with the label: without any message they tell much of it
+            assert score.metrics["baseline_source"] == "own columns alone" and 0.6 < score.baseline < 0.99
+            assert score.advantage > 0.01
         assert score.notes["named_by"] == ["class priors"]
         assert score.verified or name == "wine"  # two of its classes are of nearly the same size
 
