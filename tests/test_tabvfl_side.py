@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vflaudit as va
-from attacks.decoder_side import Answer, DecoderGradients, solve_answers
+from attacks.decoder_gradients import Answer, DecoderGradients, solve_answers
 from attacks.mask_regression import MaskRegression
 from defenses.gaussian_noise import GaussianNoise
 from vflaudit.core.dataset import VerticalDataset

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.decoder_side import DecoderGradients
+from attacks.decoder_gradients import DecoderGradients
 from attacks.kept_cells import KeptCells
 from attacks.unmixing import BlindUnmixing
 from vflaudit import Adversary, DistributionSample, KnownSamples, load_protocol, registry

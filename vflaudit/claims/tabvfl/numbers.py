@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.decoder_side import DecoderGradients
+from attacks.decoder_gradients import DecoderGradients
 from attacks.mask_regression import MaskRegression
 from attacks.unmixing import BlindUnmixing
 from vflaudit import Adversary, DistributionSample, KnownSamples, load_protocol
